@@ -1,0 +1,263 @@
+"""The only module that knows the core: the compiled `_core`, or its plain Python twin.
+
+`core` is bound when `mixflow.backends` is imported: to `mixflow._core` where it was built, else to
+`mixflow.backends.pure`. Both satisfy the Protocols below and pass the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from .ir.types import Desc
+
+
+class Array(Protocol):
+    """A dense array handle: a contiguous view (offset, shape, dtype) of a storage chunk.
+
+    `mixflow.NDArray` subclasses it. Never blocks unless stated. Values may still be computed when a
+    handle exists; reading bytes waits.
+    """
+
+    shape: tuple[int, ...]
+    dtype_code: int
+    device: tuple[int, int]
+    size: int
+    ndim: int
+    version: int  #: version of the storage: grows with each write pushed
+    autograd: Any  #: slot for the tape (None at first); a Python object that only this handle holds
+
+    def view(self, offset: int, shape: Sequence[int], dtype_code: int | None = None) -> Array:
+        """A handle of the same class on the same storage; offset in elements from this handle's."""
+
+    def shares_storage(self, other: Array) -> bool: ...
+    def storage_id(self) -> int: ...
+    def wait_to_read(self) -> None: ...
+    def wait_to_write(self) -> None: ...
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """A fresh plain copy (bfloat16 as ml_dtypes). Waits; raises the storage's error."""
+
+    def copy_from_numpy(self, source: np.ndarray[Any, Any]) -> None:
+        """Copies a C-contiguous array of the same dtype and size in. Waits for earlier accesses."""
+
+    def __dlpack__(self, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
+class Kernel(Protocol):
+    """A prepared native kernel."""
+
+    workspace_bytes: int
+    threads: int
+    cheap: bool
+    random: bool
+    inplace: list[tuple[int, int]]
+    implementation: str
+
+
+#: A reference kernel or other Python call as a plan step. Gets NumPy views (outputs writable) and
+#: (seed, draw). The core keeps the views' memory alive during the call.
+HostCall = Callable[
+    [list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]], tuple[int, int]], None
+]
+
+#: Where a step finds a buffer:
+#: ('arg', i)              argument i of the run
+#: ('arena', offset, n)    n bytes at an offset of the arena
+#: ('scalar', i, code)     number i of the run's scalars, converted to dtype code, shape ()
+#: ('const', Array)        a constant owned by the plan
+#: ('null',)               absent optional buffer
+Slot = tuple[Any, ...]
+
+
+class StepSpec(Protocol):
+    """One step, as `core.Plan` takes it (any object with these attributes; see passes/plan.py).
+
+    `draw_slot` is k for the k-th random step of the plan, -1 for others. A random step runs with draw
+    number = base of the run + k, or with `draws[k]` when the run is given recorded numbers.
+    """
+
+    kernel: Any  #: Kernel | Plan (nested) | HostCall
+    inputs: list[Slot]
+    outputs: list[Slot]
+    input_descs: list[Desc]
+    output_descs: list[Desc]
+    workspace: tuple[int, int] | None  #: (offset, bytes) in the arena
+    draw_slot: int
+    label: str  #: operator and shapes, for errors and profiles
+
+
+class Plan(Protocol):
+    """Immutable list of steps. Thread-safe; runs may overlap when their tags allow it."""
+
+    steps: int
+    host_calls: int
+    arena_bytes: int
+    num_draws: int
+    phases: int
+
+    def run(
+        self,
+        args: Sequence[Array],
+        scalars: Sequence[float] = (),
+        arena: Any = None,
+        phase: int = 0,
+        draws: Sequence[int] | None = None,
+    ) -> int:
+        """Pushes one engine task per segment and returns the first draw number that it took.
+
+        Each argument's tag is released after the last step of the phase that touches it. Without
+        `arena` a temporary one comes from the pool; a plan of several phases needs one.
+
+        Raises:
+            MXNetError: an argument's dtype, shape, layout or device is not the plan's.
+        """
+
+    def bind(self, args: Sequence[Array], arena: Any = None) -> Bound:
+        """The same with the arguments checked and resolved once."""
+
+
+class Bound(Protocol):
+    """A plan with its arguments: `run` is one native call."""
+
+    def run(self, scalars: Sequence[float] = (), phase: int = 0, draws: Sequence[int] | None = None) -> int: ...
+    def executed_steps(self) -> int:
+        """Steps executed so far, over all runs (tests count pruned work with it)."""
+
+
+class Core(Protocol):
+    """Functions of the core module."""
+
+    Array: type
+    Plan: type  #: Plan(steps, arg_descs, arg_access, num_scalars, arena_bytes, phase_ends, label)
+    #  arg_access[i]: 'r', 'w' (fully overwritten) or 'rw'; phase_ends: step counts, e.g. [10, 25]
+    Arena: type  #: Arena(device): grows to the largest plan bound; `.bytes`, `.owner` (last user's label)
+    Tag: type
+
+    name: str  #: 'native' or 'pure'
+
+    # -- arrays
+    def set_array_class(self, cls: type) -> None:
+        """The class of arrays that calls return (`mixflow.NDArray`)."""
+
+    def empty(self, shape: Sequence[int], dtype_code: int, device: tuple[int, int]) -> Array: ...
+    def from_numpy(self, source: np.ndarray[Any, Any], device: tuple[int, int]) -> Array:
+        """A new array with a copy of `source`."""
+
+    def from_dlpack(self, capsule: Any) -> Array: ...
+    def shared_empty(self, name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Array: ...
+
+    # -- imperative calls
+    def invoke(
+        self,
+        op_id: int,
+        inputs: Sequence[Array],
+        params: tuple[Any, ...],
+        scalars: Sequence[float],
+        out: Any,
+        device: tuple[int, int] | None,
+    ) -> Any:
+        """Runs an operator: looks (op_id, params, input descs, device, training, which outputs alias
+        inputs) up in the dispatch cache, allocates outputs (or uses `out`), pushes the plan, calls the
+        recorder when recording. Returns one array or a list (visible outputs only).
+
+        `params` is the hashable tuple of all static parameter values in the record's order (a runtime
+        parameter's place holds None); `scalars` the runtime parameters in order. `device` is used when
+        there are no inputs.
+        """
+
+    def set_miss_handler(self, handler: Callable[..., Any]) -> None:
+        """handler(op_id, params, in_descs, device, training) -> object with: plan, out_descs (all outputs,
+        hidden included), visible (count), inplace (list of (output, input) pairs that may be one
+        memory), name. The plan's arguments are the inputs, then all outputs; mutated inputs are 'rw'."""
+
+    def clear_dispatch_cache(self) -> None: ...
+    def dispatch_misses(self) -> int: ...
+
+    def set_recorder(self, recorder: Callable[..., None]) -> None:
+        """recorder(op_id, params, scalars, inputs, outputs (all), first_draw, versions) is called after each
+        invoke while recording. versions[i]: version of inputs[i]'s storage before the call."""
+
+    def set_recording(self, on: bool) -> bool:
+        """Thread-local; returns the old value."""
+
+    def set_training(self, on: bool) -> bool: ...
+    def is_recording(self) -> bool: ...
+    def is_training(self) -> bool: ...
+
+    # -- kernels
+    def prepare(
+        self,
+        primitive: str,
+        attrs: dict[str, Any],
+        inputs: Sequence[Desc],
+        outputs: Sequence[Desc],
+        threads: int,
+    ) -> Kernel | None:
+        """A native kernel, or None when native does not serve this request."""
+
+    # -- engine
+    def push(
+        self,
+        fn: Callable[[], None],
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        name: str = "call",
+        priority: int = 0,
+        lane: str = "python",
+    ) -> None:
+        """A Python callback as a task (python lane). reads/writes: Arrays or Tags. Arrays that the callback
+        needs must come as fresh handles: see `fresh_handle`."""
+
+    def fresh_handle(self, array: Array) -> Array:
+        """A handle with a fresh tag over the same memory, for use inside a callback."""
+
+    def wait_all(self) -> None: ...
+    def set_engine(self, kind: str) -> None:
+        """'threaded' or 'serial'; waits for all work first."""
+
+    def engine_kind(self) -> str: ...
+    def set_threads(self, count: int) -> None:
+        """The core budget of the process."""
+
+    def threads(self) -> int: ...
+    def set_queue_limits(self, tasks: int, nbytes: int) -> None: ...
+    def start_trace(self) -> None: ...
+    def stop_trace(self) -> list[dict[str, Any]]: ...
+
+    # -- storage
+    def storage_statistics(self) -> dict[str, int]: ...
+    def reset_peak(self) -> None: ...
+    def set_memory_limit(self, nbytes: int) -> None: ...
+    def empty_pool(self) -> None: ...
+
+    # -- random
+    def seed(self, value: int, device: tuple[int, int] | None = None) -> None: ...
+    def rng_state(self, device: tuple[int, int]) -> tuple[int, int]:
+        """(seed, next draw number)"""
+
+    def set_rng_state(self, state: tuple[int, int], device: tuple[int, int]) -> None: ...
+
+
+core: Core = None  # type: ignore[assignment]  # bound by mixflow.backends
+
+
+def load_native() -> Any | None:
+    """The compiled core, or None where it was not built (or MIXFLOW_PURE=1 asks for the twin)."""
+    import os
+
+    if os.environ.get("MIXFLOW_PURE") == "1":
+        return None
+    try:
+        from . import _core
+    except ImportError:
+        return None
+    return _core
+
+
+def bind_core(chosen: Any) -> None:
+    """Makes `chosen` the core of the process; called once, by `mixflow.backends`."""
+    global core
+    core = chosen

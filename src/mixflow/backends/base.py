@@ -1,0 +1,33 @@
+"""What a backend is: it turns (primitive, parameters, descriptors) into a prepared kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..ir import Desc, Operator
+
+
+class Backend(Protocol):
+    """Prepared kernels come from here; passes get the backend as an argument."""
+
+    name: str
+
+    def prepare(
+        self,
+        op: Operator,
+        params: dict[str, Any],
+        inputs: Sequence[Desc],
+        outputs: Sequence[Desc],
+        threads: int = 0,
+    ) -> Any:
+        """A native `Kernel` or a Python `HostCall` (the reference kernel) for one primitive.
+
+        Kernels are cached by signature. `threads` 0 = the whole core budget.
+
+        Raises:
+            UnknownNameError: no backend of this process implements the primitive.
+        """
+
+    def is_native(self, kernel: Any) -> bool:
+        """Whether the kernel runs without Python."""
