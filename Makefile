@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and a C++17 compiler:
+#   make demo    sets up, trains LeNet on the packaged digits, leaves figures in out/demo
+#   make test    sets up, runs the linters, the layer check and the tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc -name '*.h' -o -name '*.cpp')
+
+.PHONY: demo test test-pure prove bench oracle core lint docs clean
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/requirements-dev.txt
+	touch $@
+
+# The compiled core is built in place, so that Python sources are used as they stand.
+$(VENV)/.core: $(VENV)/.ready $(SOURCES)
+	PYTHON=$(CURDIR)/$(BIN)/python tools/build_core.sh build/core
+	$(BIN)/python tools/link_package.py
+	touch $@
+
+core: $(VENV)/.core
+
+demo: core
+	$(BIN)/mixflow train --network lenet --data digits --epochs 30 --batch-size 64 --seed 0 --out out/demo
+
+test: core
+	$(BIN)/ruff check .
+	$(BIN)/python tools/check_layers.py
+	$(BIN)/python -m pytest -q -m "not slow and not oracle"
+	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
+
+prove: core
+	MIXFLOW_FULL_COUNTS=1 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
+
+bench: core
+	$(BIN)/python benchmarks/run.py
+
+oracle:
+	$(PYTHON) tools/record_oracle.py
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf build out $(VENV) src/mixflow/*.so
