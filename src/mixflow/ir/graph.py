@@ -249,10 +249,12 @@ class origin:  # noqa: N801 - used as a scope: ``with origin("conv1"):``
 def emit_node(op: str | Operator, *inputs: Value, **params: Any) -> Node:
     """A typed node of `op` on typed values; infers its output types now.
 
+    A string names a primitive if there is one, else a public operator.
+
     Raises:
         ShapeError, DTypeError: from the operator's rule.
     """
-    operator = _op.get(op) if isinstance(op, str) else op
+    operator = _op.primitive(op) if isinstance(op, str) else op
     checked = operator.check_params(params)
     in_types = [v.type for v in inputs]
     out_count = len(operator.output_names(checked))

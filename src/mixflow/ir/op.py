@@ -139,37 +139,56 @@ class Operator:
         return result
 
 
-_registry: dict[str, Operator] = {}
+#: Names that programs and files use. MXNet's `softmax` and `Cast`/`cast` stand here.
+_public: dict[str, Operator] = {}
+#: Names that graphs of primitives use; some of them (`softmax`, `cast`, `reshape`, `pad`) are also
+#: MXNet's name of a composition with other parameters, hence two tables.
+_primitives: dict[str, Operator] = {}
 _by_id: list[Operator] = []
 
 
 def register(operator: Operator) -> Operator:
     """Adds a record to the registry under its name and aliases, and numbers it.
 
+    A primitive is found by `primitive(name)`; it is also a public name unless it is `internal`.
+
     Raises:
         GraphError: the name is taken, or the record is not exactly one of compose and primitive.
     """
     if operator.primitive == (operator.compose is not None):
         raise GraphError(f"[{operator.name}] expected exactly one of compose and primitive")
+    tables = [_primitives] if operator.primitive else []
+    if not (operator.primitive and operator.internal):
+        tables.append(_public)
     object.__setattr__(operator, "id", len(_by_id))
-    for name in (operator.name, *operator.aliases):
-        if name in _registry:
-            raise GraphError(f"[{operator.name}] expected a free name, got '{name}' twice")
-        _registry[name] = operator
+    for table in tables:
+        for name in (operator.name, *operator.aliases):
+            if name in table:
+                raise GraphError(f"[{operator.name}] expected a free name, got '{name}' twice")
+            table[name] = operator
     _by_id.append(operator)
     return operator
 
 
 def get(name: str) -> Operator:
-    """The operator of a name or alias.
+    """The operator of a name or alias as programs and files mean it; else the primitive.
 
     Raises:
         UnknownNameError: no such operator; the text lists the nearest names.
     """
-    found = _registry.get(name)
+    found = _public.get(name) or _primitives.get(name)
     if found is None:
-        raise UnknownNameError(describe_unknown("operator", name, list(_registry)))
+        raise UnknownNameError(describe_unknown("operator", name, list(_public)))
     return found
+
+
+def primitive(name: str) -> Operator:
+    """The primitive of a name, else the public operator: what `emit(name)` means.
+
+    Raises:
+        UnknownNameError: as `get`.
+    """
+    return _primitives.get(name) or get(name)
 
 
 def by_id(number: int) -> Operator:
@@ -183,8 +202,8 @@ def all_operators() -> list[Operator]:
 
 
 def names() -> dict[str, Operator]:
-    """Every name and alias."""
-    return dict(_registry)
+    """Every name and alias that `get` knows."""
+    return {**_primitives, **_public}
 
 
 def signature(operator: Operator) -> inspect.Signature:
