@@ -1,0 +1,114 @@
+"""All parameters' updates as one plan: one native call a step, in place.
+
+The plan is built from the optimizer's update rules: one operator node per parameter, its runtime
+numbers as scalars of the run. It is rebuilt when a rule changes its operator or static numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ir
+from ..backends import default_backend
+from ..ndarray import NDArray
+from ..passes.pipeline import compile_graph
+from .optimizer import Optimizer, UpdateRule, state_list
+from .updater import Updater
+
+
+class FusedUpdate:
+    """Updates a fixed list of (index, weight, gradient) in one run.
+
+    Args:
+        updater: holds the optimizer and the states.
+        indices: index of each parameter for the optimizer.
+        weights, grads: arrays of one context; the plan is bound to them.
+    """
+
+    def __init__(
+        self,
+        updater: Updater,
+        indices: Sequence[Any],
+        weights: Sequence[NDArray],
+        grads: Sequence[NDArray],
+    ) -> None:
+        self._updater = updater
+        self._indices = list(indices)
+        self._weights = list(weights)
+        self._grads = list(grads)
+        self._signature: Any = None
+        self._bound: Any = None
+        self._keep: list[Any] = []
+
+    @staticmethod
+    def usable(optimizer: Optimizer, weights: Sequence[NDArray]) -> bool:
+        """Whether every update is an operator call on one context without float32 copies."""
+        own = type(optimizer).update is Optimizer.update
+        plain = type(optimizer).update_multi_precision is Optimizer.update_multi_precision
+        master = any(optimizer._needs_master(w) for w in weights)
+        return own and plain and not master and len({w.context for w in weights}) == 1
+
+    def run(self) -> None:
+        """One update of every parameter."""
+        optimizer = self._updater.optimizer
+        optimizer._update_count(self._indices)
+        rules = [optimizer.update_rule(i) for i in self._indices]
+        signature = [(r.op, tuple(r.params.items()), tuple(r.scalars)) for r in rules]
+        if signature != self._signature:
+            self._build(rules)
+            self._signature = signature
+        self._bound.run([float(v) for r in rules for v in r.scalars.values()])
+
+    def _build(self, rules: Sequence[UpdateRule]) -> None:
+        graph, arrays = self._graph(rules)
+        device = self._weights[0].context.key
+        compiled = compile_graph(graph, default_backend(), device=device)
+        self._keep = [compiled, arrays]
+        self._bound = compiled.plan.bind(arrays)
+
+    def _graph(self, rules: Sequence[UpdateRule]) -> tuple[ir.Graph, list[NDArray]]:
+        """The joint graph and the arrays of its arguments."""
+        arguments: list[ir.Value] = []
+        scalars: list[ir.Value] = []
+        arrays: list[NDArray] = []
+        updates: list[tuple[ir.Value, ir.Value]] = []
+        for number, rule in enumerate(rules):
+            weight, grad = self._weights[number], self._grads[number]
+            states = state_list(self._updater.state(self._indices[number], weight))
+            own = [weight, grad, *states]
+            values = [_argument(f"p{number}_{k}", array) for k, array in enumerate(own)]
+            numbers = {
+                name: ir.variable(f"p{number}_{name}", ir.TensorType((), values[0].dtype), "scalar")
+                for name in rule.scalars
+            }
+            arguments += values
+            arrays += own
+            scalars += numbers.values()
+            updates += _apply(rule, values, numbers)
+        return ir.Graph((*arguments, *scalars), (), tuple(updates)), arrays
+
+
+def _argument(name: str, array: NDArray) -> ir.Value:
+    return ir.variable(name, ir.TensorType(array.shape, np.dtype(array.dtype)))
+
+
+def _apply(
+    rule: UpdateRule, values: list[ir.Value], numbers: dict[str, ir.Value]
+) -> list[tuple[ir.Value, ir.Value]]:
+    """(next version, variable) of the weight and of each state."""
+    op = ir.get(rule.op)
+    params = op.check_params({**rule.params, **{name: 0.0 for name in numbers}})
+    assert op.compose is not None
+    with ir.origin(values[0].node.name):
+        made = op.compose(*values, **{**params, **numbers})
+        results = list(made) if isinstance(made, tuple) and not isinstance(made, ir.Value) else [made]
+        new_weight = ir.emit_node("assign", values[0], results[0]).values[-1]
+    mutated = op.mutated_indices(params)
+    states = [(new, values[i]) for new, i in zip(results[1:], mutated, strict=True)]
+    return [(new_weight, values[0]), *states]
+
+
+__all__ = ["FusedUpdate"]

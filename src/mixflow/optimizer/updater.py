@@ -1,0 +1,116 @@
+"""Updater: an optimizer with the states of the parameters it has seen."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+
+from .. import ndarray as nd
+from ..errors import FormatError
+from ..ndarray import NDArray
+from .optimizer import Optimizer, state_list
+
+
+class Updater:
+    """``updater(index, grad, weight)``: the form that a KVStore calls.
+
+    Not thread-safe. States live in the context of the first weight seen with an index.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.states: dict[Any, Any] = {}
+        self.aggregate_updates = False
+        self._pending: dict[Any, list[np.ndarray[Any, Any]]] = {}
+
+    def state(self, index: Any, weight: NDArray) -> Any:
+        """The state of a parameter, made on first use and filled from loaded values."""
+        if index not in self.states:
+            made = self.optimizer.create_state_multi_precision(index, weight)
+            self.states[index] = made
+            for array, value in zip(state_list(made), self._pending.pop(index, ()), strict=False):
+                array[:] = nd.array(value, ctx=array.context, dtype=value.dtype)
+        return self.states[index]
+
+    def __call__(self, index: Any, grad: Any, weight: Any) -> None:
+        """Updates one weight, or lists of equal length."""
+        if isinstance(index, (list, tuple)):
+            for each in zip(index, grad, weight, strict=True):
+                self(*each)
+            return
+        state = self.state(index, weight)
+        self.optimizer.update_multi_precision(index, weight, grad, state)
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:
+        """Every state and count as a NumPy archive (nothing pickled); `set_states` reads it."""
+        arrays: dict[str, Any] = {}
+        for index, state in self.states.items():
+            for slot, array in enumerate(state_list(state)):
+                arrays[f"{_key(index)}/{slot}"] = array.asnumpy()
+        counts = self.optimizer._counts
+        for index, count in counts.items():
+            arrays[f"count/{_key(index)}"] = np.int64(count)
+        arrays["num_update"] = np.int64(self.optimizer.num_update)
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        return buffer.getvalue()
+
+    def set_states(self, states: bytes, allow_pickle: bool = False) -> None:
+        """Takes over saved states; they are filled in as parameters appear.
+
+        Args:
+            states: what `get_states` gave. MXNet's own files are pickles, which can run any code:
+                they are read only with `allow_pickle=True`.
+
+        Raises:
+            FormatError: damaged, or a pickle without permission.
+        """
+        if not states.startswith(b"PK"):
+            if not allow_pickle:
+                raise FormatError(
+                    "[optimizer states] expected mixflow's archive, got other bytes; MXNet's are "
+                    "pickles that can run code: pass allow_pickle=True if you trust the file"
+                )
+            loaded = pickle.loads(states)
+            self.states = loaded[0] if isinstance(loaded, tuple) else loaded
+            return
+        try:
+            with np.load(io.BytesIO(states), allow_pickle=False) as archive:
+                content = {key: archive[key] for key in archive.files}
+        except (ValueError, OSError, EOFError) as error:
+            raise FormatError(f"[optimizer states] expected a whole archive, got {error}") from None
+        except Exception as error:  # zipfile has errors of its own
+            raise FormatError(f"[optimizer states] expected an archive, got {error}") from None
+        self._take(content)
+
+    def _take(self, content: dict[str, Any]) -> None:
+        self.states = {}
+        self._pending = {}
+        self.optimizer.num_update = int(content.pop("num_update", 0))
+        for key in sorted(content, key=lambda k: (k.rpartition("/")[0], _slot(k))):
+            head, _, tail = key.rpartition("/")
+            if head == "count":
+                self.optimizer._counts[_index(tail)] = int(content[key])
+            else:
+                self._pending.setdefault(_index(head), []).append(content[key])
+
+
+def _key(index: Any) -> str:
+    return f"i{index}" if isinstance(index, int) else f"s{index}"
+
+
+def _index(text: str) -> Any:
+    return int(text[1:]) if text.startswith("i") else text[1:]
+
+
+def _slot(key: str) -> int:
+    tail = key.rpartition("/")[2]
+    return int(tail) if tail.isdigit() else -1
+
+
+def get_updater(optimizer: Optimizer) -> Updater:
+    """An `Updater` for the optimizer."""
+    return Updater(optimizer)
