@@ -11,7 +11,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "base/error.h"
 
 namespace mixflow::engine {
 
@@ -85,6 +88,10 @@ class Task {
   uint32_t site = 0;
   // Bytes of arrays that only pending tasks still hold, for the queue bound.
   size_t held_bytes = 0;
+  // The task ends only when every task that was pushed while it ran (from its own thread, and by
+  // those in turn) has ended too; their oldest error not yet raised becomes its error. Holds no
+  // worker meanwhile. For Python callbacks.
+  bool ends_with_children = false;
 };
 
 // One line of a trace. Times are steady-clock nanoseconds; `order` is the engine's global push
@@ -107,6 +114,11 @@ struct Limits {
   size_t max_bytes = 0;        // held bytes before push blocks; 0 = a quarter of memory
 };
 
+// Where a polled wait began; see the timed waits.
+struct WaitPoint {
+  uint64_t order = 0;  // push number that the wait covers; 0 = not begun
+};
+
 // Thread-safe, all of it. push and every wait may block; bind/ releases the GIL around them.
 class Engine {
  public:
@@ -127,9 +139,16 @@ class Engine {
   virtual void wait_all() = 0;
 
   // The same waits with a time limit; false when it passed. Bind/ polls them so that Ctrl-C works.
-  virtual bool wait_for_read(const TagRef& tag, int64_t timeout_ms) = 0;
-  virtual bool wait_for_write(const TagRef& tag, int64_t timeout_ms) = 0;
-  virtual bool wait_all(int64_t timeout_ms) = 0;
+  // Polls that pass one WaitPoint share the "so far" of the first of them, so that a producer that
+  // never rests cannot keep the poller waiting for ever.
+  virtual bool wait_for_read(const TagRef& tag, int64_t timeout_ms, WaitPoint* point = nullptr) = 0;
+  virtual bool wait_for_write(const TagRef& tag, int64_t timeout_ms,
+                              WaitPoint* point = nullptr) = 0;
+  virtual bool wait_all(int64_t timeout_ms, WaitPoint* point = nullptr) = 0;
+
+  // Inside a task: wait_all waits only for tasks pushed by that task (and by those in turn), since
+  // others may wait for the task itself. A wait for a tag that the task holds returns at once when
+  // its own access covers it, and is an Error when it could never return.
 
   // True when no access of the tag is pending and it carries no error.
   virtual bool idle(const TagRef& tag) const = 0;
@@ -158,7 +177,11 @@ std::unique_ptr<Engine> make_threaded_engine();
 void set_site_resolver(std::function<std::string(uint32_t)> resolver);
 std::string site_text(uint32_t site);
 
-// A task's error with the task's description and site added; the original text comes first.
-class TaskError;
+// A task's error with the task's description and site added; the original text comes first:
+// "<original>; in <describe()>, created at <site_text>". Every wait throws a fresh one.
+class TaskError : public Error {
+ public:
+  using Error::Error;
+};
 
 }  // namespace mixflow::engine
