@@ -1,0 +1,38 @@
+// The extension _onednn: registers oneDNN's kernels with the registry of _core.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "onednn/common.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+constexpr const char* kRegistryName = "mixflow.kernels.Registry";
+
+void register_kernels(const nb::capsule& capsule) {
+  if (capsule.name() == nullptr || std::strcmp(capsule.name(), kRegistryName) != 0) {
+    throw nb::type_error("[register] expected the capsule of _core.kernel_registry()");
+  }
+  auto& registry = *static_cast<mixflow::kernels::Registry*>(capsule.data());
+  mixflow::onednn::register_conv(registry);
+  mixflow::onednn::register_matmul(registry);
+  mixflow::onednn::register_pool(registry);
+  mixflow::onednn::register_softmax(registry);
+}
+
+std::string version() {
+  const dnnl_version_t* v = dnnl_version();
+  return mixflow::concat(v->major, ".", v->minor, ".", v->patch);
+}
+
+}  // namespace
+
+NB_MODULE(_onednn, m) {
+  m.doc() = "oneDNN kernels of mixflow";
+  m.def("register", &register_kernels, nb::arg("registry"),
+        "Adds the kernels to the registry in the capsule of _core.kernel_registry().");
+  m.def("version", &version, "Version of the oneDNN library that is loaded.");
+}
