@@ -80,7 +80,7 @@ bool is_reference(const std::string& implementation) {
 
 int useful_threads(double flops, int threads) { return flops < 2e6 ? 1 : threads; }
 
-bool is_cheap(double flops, int threads) { return threads == 1 && flops < 5e5; }
+bool is_cheap(double flops, int threads) { return threads == 1 && flops < 1.5e6; }
 
 ThreadScope::ThreadScope(int threads) : previous_(omp_get_max_threads()) {
   if (threads != previous_) omp_set_num_threads(threads);

@@ -24,8 +24,8 @@ std::unique_ptr<Kernel> build(const Request& request, dnnl::algorithm algorithm,
 
 std::unique_ptr<Kernel> prepare(const Request& request, dnnl::algorithm algorithm) {
   if (!serves_all(request) || request.inputs[0].shape.ndim() < 1) return nullptr;
-  // About ten operations an element, each cheaper than one of a matrix product is to start.
-  const double flops = 20.0 * static_cast<double>(request.inputs[0].shape.size());
+  // One exponential costs as much as 80 operations of a matrix product.
+  const double flops = 80.0 * static_cast<double>(request.inputs[0].shape.size());
   const int threads = useful_threads(flops, request.threads);
   const ThreadScope scope(threads);
   try {

@@ -1,0 +1,111 @@
+"""The native backend: kernels of the compiled core, and NumPy for what they do not serve."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _rt
+from .. import dtype as dtypes
+from ..ir import Desc, Operator
+from . import onednn_loader
+
+_log = logging.getLogger(__name__)
+
+
+def load() -> str | None:
+    """Adds the optional kernel libraries to the core; returns oneDNN's version, or None."""
+    return onednn_loader.load(_rt.core)
+
+
+def attributes(params: dict[str, Any]) -> dict[str, Any]:
+    """A primitive's parameters as the core takes them.
+
+    A dtype becomes its integer code, a tuple a list; None stands for absent and is dropped.
+    """
+    return {name: _attribute(value) for name, value in params.items() if value is not None}
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return dtypes.code(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def _signature(
+    op: Operator,
+    params: dict[str, Any],
+    inputs: Sequence[Desc],
+    outputs: Sequence[Desc],
+    threads: int,
+) -> Hashable:
+    return (op.name, tuple(sorted(params.items())), tuple(inputs), tuple(outputs), threads)
+
+
+class NativeBackend:
+    """Prepared native kernels, cached by signature; a `Backend`.
+
+    Attributes:
+        reference: the backend that serves what the core does not.
+        fallbacks: how many signatures of each primitive the reference serves.
+    """
+
+    name = "native"
+
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+        self.fallbacks: Counter[str] = Counter()
+        self._cache: dict[Hashable, Any] = {}
+
+    def prepare(
+        self,
+        op: Operator,
+        params: dict[str, Any],
+        inputs: Sequence[Desc],
+        outputs: Sequence[Desc],
+        threads: int = 0,
+    ) -> Any:
+        """A native `Kernel`, or the reference backend's host call where there is none.
+
+        Raises:
+            UnknownNameError: neither backend implements the primitive.
+        """
+        threads = threads or _rt.core.threads()
+        key = _signature(op, params, inputs, outputs, threads)
+        kernel = self._cache.get(key)
+        if kernel is None:
+            kernel = _rt.core.prepare(op.name, attributes(params), inputs, outputs, threads)
+            if kernel is None:
+                kernel = self._fall_back(op, params, inputs, outputs, threads)
+            self._cache[key] = kernel
+        return kernel
+
+    def is_native(self, kernel: Any) -> bool:
+        """Whether the kernel runs without Python: host calls are callable, kernels are not."""
+        return not callable(kernel)
+
+    def clear(self) -> None:
+        """Forgets every prepared kernel (after other kernels were registered)."""
+        self._cache.clear()
+        self.fallbacks.clear()
+
+    def _fall_back(
+        self,
+        op: Operator,
+        params: dict[str, Any],
+        inputs: Sequence[Desc],
+        outputs: Sequence[Desc],
+        threads: int,
+    ) -> Any:
+        call = self.reference.prepare(op, params, inputs, outputs, threads)
+        if not self.fallbacks[op.name]:
+            types = ", ".join(f"{dtypes.from_code(d.dtype)}{d.shape}" for d in inputs)
+            _log.info("[%s] no native kernel for (%s); NumPy serves", op.name, types)
+        self.fallbacks[op.name] += 1
+        return call
