@@ -1,0 +1,143 @@
+"""What an iterator gives: descriptions, batches, and the base class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..ndarray import NDArray
+
+
+class _Desc(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+
+
+class DataDesc(_Desc):
+    """Name and shape of one input, with its dtype and layout.
+
+    Unpacks as (name, shape), as MXNet programs expect.
+    """
+
+    dtype: Any
+    layout: str
+
+    def __new__(
+        cls,
+        name: str,
+        shape: Sequence[int],
+        dtype: Any = np.float32,
+        layout: str = "NCHW",
+    ) -> DataDesc:
+        """A pair with two more attributes."""
+        made = super().__new__(cls, name, tuple(shape))
+        made.dtype = np.dtype(dtype)
+        made.layout = layout
+        return made
+
+    def __repr__(self) -> str:
+        return f"DataDesc[{self.name},{self.shape},{self.dtype},{self.layout}]"
+
+    @staticmethod
+    def get_batch_axis(layout: str | None) -> int:
+        """Position of 'N' in a layout; 0 without one."""
+        return 0 if layout is None else layout.find("N")
+
+    @staticmethod
+    def get_list(
+        shapes: Sequence[tuple[str, Sequence[int]]],
+        types: Sequence[tuple[str, Any]] | None = None,
+    ) -> list[DataDesc]:
+        """Descriptions from (name, shape) pairs and optional (name, dtype) pairs."""
+        dtypes = dict(types or ())
+        return [DataDesc(n, s, dtypes.get(n, np.float32)) for n, s in shapes]
+
+
+class DataBatch:
+    """One batch.
+
+    Attributes:
+        data, label: lists of arrays, batch axis first.
+        pad: number of samples at the end that only fill up the batch.
+        index: sample numbers.
+        bucket_key, provide_data, provide_label: for BucketingModule.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[NDArray],
+        label: Sequence[NDArray] | None = None,
+        pad: int | None = None,
+        index: Any = None,
+        bucket_key: Any = None,
+        provide_data: Sequence[Any] | None = None,
+        provide_label: Sequence[Any] | None = None,
+    ) -> None:
+        for name, value in (("data", data), ("label", label)):
+            if value is not None and not isinstance(value, (list, tuple)):
+                raise ShapeError(f"[DataBatch] expected a list for '{name}', got {type(value)}")
+        self.data = data
+        self.label = label
+        self.pad = pad
+        self.index = index
+        self.bucket_key = bucket_key
+        self.provide_data = provide_data
+        self.provide_label = provide_label
+
+    def __str__(self) -> str:
+        shapes = [d.shape for d in self.data]
+        labels = [lab.shape for lab in self.label] if self.label else None
+        return f"DataBatch: data shapes: {shapes} label shapes: {labels}"
+
+
+class DataIter:
+    """Base of the iterators. A subclass gives either `next`, or `iter_next` with the getters.
+
+    Args:
+        batch_size: samples per batch.
+    """
+
+    def __init__(self, batch_size: int = 0) -> None:
+        self.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[DataBatch]:
+        return self
+
+    def __next__(self) -> DataBatch:
+        return self.next()
+
+    def reset(self) -> None:
+        """Back to the first batch."""
+
+    def next(self) -> DataBatch:
+        """The next batch.
+
+        Raises:
+            StopIteration: the epoch is over.
+        """
+        if not self.iter_next():
+            raise StopIteration
+        return DataBatch(self.getdata(), self.getlabel(), self.getpad() or 0, self.getindex())
+
+    def iter_next(self) -> bool:
+        """Moves on; False at the end."""
+        raise NotImplementedError(f"{type(self).__name__} gives neither next nor iter_next")
+
+    def getdata(self) -> Sequence[NDArray]:
+        """Data of the current batch."""
+        raise NotImplementedError
+
+    def getlabel(self) -> Sequence[NDArray]:
+        """Labels of the current batch."""
+        raise NotImplementedError
+
+    def getindex(self) -> Any:
+        """Sample numbers of the current batch, or None."""
+        return None
+
+    def getpad(self) -> int | None:
+        """Filling samples of the current batch."""
+        raise NotImplementedError
