@@ -1,0 +1,368 @@
+#include "plan/runner.h"
+
+#include <array>
+#include <cstring>
+
+#include "plan/runtime.h"
+#include "plan/scalar.h"
+
+namespace mixflow::plan {
+namespace {
+
+engine::Lane compute_lane(Device device) {
+  return engine::Lane{engine::LaneKind::compute, device.id};
+}
+
+// The task of one run. `position_` and what follows are touched by one thread at a time: the one
+// that runs the task, a host task or a resume task; each pushes the next as its last act.
+class Run final : public engine::Task {
+ public:
+  Run(BindingRef binding, const RunOptions& options, RngState rng);
+
+  void run(engine::TaskContext& context) override;
+  std::string describe() const override { return failed_ ? *failed_ : plan().label(); }
+
+  // Steps until the lane has to change or the phase ends. `python`: this is the python lane.
+  // `this` may be gone when it returns. Never throws.
+  void proceed(bool python);
+
+ private:
+  const Plan& plan() const { return binding_->plan(); }
+  void store_scalars(const RunOptions& options);
+  void resolve_pointers();
+  void* resolve(const Slot& slot);
+  storage::BlockRef owner_of(const Slot& slot) const;
+  std::vector<HostBuffer> host_buffers(const std::vector<Slot>& slots,
+                                       const std::vector<Desc>& descs, size_t first) const;
+  kernels::RunContext context_of(const Step& step) const;
+  void native_steps();
+  void step_done();
+  bool host_step();
+  void host_done(std::exception_ptr error);
+  void finish(std::exception_ptr error);
+
+  BindingRef binding_;
+  int phase_;
+  RngState rng_;
+  std::vector<uint64_t> draws_;
+  std::array<uint64_t, 4> few_scalars_{};
+  std::vector<uint64_t> many_scalars_;
+  ScopeRef scope_;  // only held: the callback that pushed this run ends after it
+  int64_t position_;
+  int64_t end_;
+  size_t next_claim_ = 0;
+  std::vector<void*> pointers_;
+  storage::BlockRef arena_;
+  engine::TaskContext* context_ = nullptr;
+  std::shared_ptr<engine::Completion> completion_;
+  const std::string* failed_ = nullptr;
+};
+
+// Moves a run along on another lane. Carries no tags: the run holds them.
+class Hop final : public engine::Task {
+ public:
+  Hop(Run* run, engine::Lane where, int lease, uint32_t from) : run_(run) {
+    lane = where;
+    threads = lease;
+    site = from;
+  }
+  void run(engine::TaskContext&) override {
+    run_->proceed(lane.kind == engine::LaneKind::python);
+  }
+  std::string describe() const override { return "resume"; }
+
+ private:
+  Run* run_;
+};
+
+Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
+    : binding_(std::move(binding)), phase_(options.phase), rng_(rng), scope_(current_scope()) {
+  if (options.draws) draws_ = *options.draws;
+  position_ = plan().phase_begin(phase_);
+  end_ = plan().phase_end(phase_);
+  store_scalars(options);
+  site = options.site;
+  threads = plan().threads(phase_);
+  inline_ok = plan().inline_ok();
+  lane = compute_lane(plan().device());
+  if (inline_ok && threads == 1) lane.kind = engine::LaneKind::small;
+  if (position_ < end_ && plan().steps()[position_].host) {
+    lane = engine::Lane{engine::LaneKind::python, 0};
+  }
+  if (scope_) scope_->mark_used();
+}
+
+void Run::store_scalars(const RunOptions& options) {
+  const auto& buffers = plan().scalars();
+  if (buffers.size() > few_scalars_.size()) many_scalars_.resize(buffers.size());
+  uint64_t* stored = many_scalars_.empty() ? few_scalars_.data() : many_scalars_.data();
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    store_scalar(options.scalars[buffers[i].index], buffers[i].dtype, stored + i);
+  }
+}
+
+void Run::run(engine::TaskContext& context) {
+  context_ = &context;
+  resolve_pointers();
+  if (!plan().has_host_calls(phase_)) return native_steps();
+  completion_ = context.defer();
+  proceed(lane.kind == engine::LaneKind::python);
+}
+
+// Memory is taken here, once per run; between steps nothing is allocated.
+void Run::resolve_pointers() {
+  const size_t bytes = plan().arena_bytes();
+  if (binding_->arena()) {
+    arena_ = binding_->arena()->memory(bytes, phase_ > 0);
+  } else if (bytes) {
+    arena_ = storage::allocate(bytes);
+  }
+  pointers_.resize(plan().pointer_count());
+  for (int64_t i = position_; i < end_; ++i) {
+    const Step& step = plan().steps()[i];
+    void** place = pointers_.data() + step.first_pointer;
+    for (const Slot& slot : step.inputs) *place++ = resolve(slot);
+    for (const Slot& slot : step.outputs) *place++ = resolve(slot);
+  }
+}
+
+void* Run::resolve(const Slot& slot) {
+  switch (slot.kind) {
+    case Slot::Kind::arg:
+      return binding_->args()[slot.index].data();
+    case Slot::Kind::arena:
+      return static_cast<char*>(arena_->data()) + slot.offset;
+    case Slot::Kind::scalar:
+      return (many_scalars_.empty() ? few_scalars_.data() : many_scalars_.data()) + slot.index;
+    case Slot::Kind::constant:
+      return plan().constants()[slot.index].data();
+    case Slot::Kind::null:
+      break;
+  }
+  return nullptr;
+}
+
+storage::BlockRef Run::owner_of(const Slot& slot) const {
+  switch (slot.kind) {
+    case Slot::Kind::arg:
+      return binding_->args()[slot.index].chunk->block();
+    case Slot::Kind::constant:
+      return plan().constants()[slot.index].chunk->block();
+    case Slot::Kind::arena:
+      return arena_;
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<HostBuffer> Run::host_buffers(const std::vector<Slot>& slots,
+                                          const std::vector<Desc>& descs, size_t first) const {
+  std::vector<HostBuffer> buffers;
+  buffers.reserve(slots.size());
+  for (size_t i = 0; i < slots.size(); ++i) {
+    buffers.push_back({pointers_[first + i], &descs[i], owner_of(slots[i])});
+  }
+  return buffers;
+}
+
+kernels::RunContext Run::context_of(const Step& step) const {
+  kernels::RunContext context;
+  context.seed = rng_.seed;
+  if (step.draw_slot >= 0) {
+    context.draw = draws_.empty() ? rng_.next + static_cast<uint64_t>(step.draw_slot)
+                                  : draws_[static_cast<size_t>(step.draw_slot)];
+  }
+  return context;
+}
+
+void Run::native_steps() {
+  const auto& steps = plan().steps();
+  for (; position_ < end_ && !steps[position_].host; ++position_) {
+    const Step& step = steps[position_];
+    kernels::Buffers buffers;
+    void** place = pointers_.data() + step.first_pointer;
+    buffers.in = place;
+    buffers.out = place + step.inputs.size();
+    if (step.workspace.kind == Slot::Kind::arena) buffers.workspace = resolve(step.workspace);
+    try {
+      step.kernel->run(buffers, context_of(step));
+    } catch (...) {
+      failed_ = &step.label;
+      throw;
+    }
+    step_done();
+  }
+}
+
+// Lets go of every tag whose last step this was; what the last step touches ends with the task.
+void Run::step_done() {
+  binding_->count_step();
+  if (position_ + 1 == end_) return;
+  const auto& claims = binding_->claims(phase_);
+  while (next_claim_ < claims.size() && claims[next_claim_].last_step <= position_) {
+    context_->release(binding_->args()[claims[next_claim_++].arg].chunk->tag());
+  }
+}
+
+void Run::proceed(bool python) {
+  try {
+    while (position_ < end_) {
+      const bool host = plan().steps()[position_].host != nullptr;
+      if (host != python) {
+        const auto where =
+            host ? engine::Lane{engine::LaneKind::python, 0} : compute_lane(plan().device());
+        engine().push(std::make_unique<Hop>(this, where, host ? 1 : threads, site));
+        return;
+      }
+      if (!host) {
+        native_steps();
+      } else if (!host_step()) {
+        return;
+      }
+    }
+  } catch (...) {
+    return finish(std::current_exception());
+  }
+  finish(nullptr);
+}
+
+// False when the call left work behind: the end of its scope goes on then.
+bool Run::host_step() {
+  const Step& step = plan().steps()[position_];
+  const size_t first = step.first_pointer;
+  auto inputs = host_buffers(step.inputs, step.input_descs, first);
+  auto outputs = host_buffers(step.outputs, step.output_descs, first + step.inputs.size());
+  auto scope = std::make_shared<Scope>([this](std::exception_ptr error) { host_done(error); });
+  std::exception_ptr error;
+  try {
+    with_scope(scope, [&] { step.host->call(inputs, outputs, context_of(step)); });
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (scope->used()) {
+    scope->fail(error);
+    return false;
+  }
+  scope->dismiss();
+  if (error) {
+    failed_ = &step.label;
+    std::rethrow_exception(error);
+  }
+  step_done();
+  ++position_;
+  return true;
+}
+
+// On whatever thread ended the scope: only pushes on.
+void Run::host_done(std::exception_ptr error) {
+  if (error) {
+    failed_ = &plan().steps()[position_].label;
+    return finish(error);
+  }
+  try {
+    step_done();
+    ++position_;
+  } catch (...) {
+    return finish(std::current_exception());
+  }
+  if (position_ == end_) return finish(nullptr);
+  proceed(!plan().steps()[position_].host);  // neither lane: always hops
+}
+
+void Run::finish(std::exception_ptr error) {
+  auto completion = std::move(completion_);  // `this` may be gone after done()
+  completion->done(error);
+}
+
+// Bytes that nobody but this task may hold once the caller dropped its handles; an estimate.
+size_t held_bytes(const Binding& binding, int phase, bool transient) {
+  size_t total = 0;
+  for (const auto& claim : binding.claims(phase)) {
+    const ChunkRef& chunk = binding.args()[claim.arg].chunk;
+    const bool only_ours = transient && chunk.use_count() <= 2;  // the caller's handle and ours
+    if (only_ours || (claim.writes && !chunk->allocated())) total += chunk->bytes();
+  }
+  return total;
+}
+
+void declare(engine::Task* task, const Binding& binding, int phase) {
+  const auto& claims = binding.claims(phase);
+  task->reads.reserve(claims.size() + 1);
+  task->writes.reserve(claims.size() + 1);
+  const ScopeRef scope = current_scope();
+  for (const auto& claim : claims) {
+    const Array& array = binding.args()[claim.arg];
+    if (claim.writes) declare_write(task, array, scope.get());
+    if (claim.reads && !(claim.writes && !array.covers_chunk())) {
+      task->reads.push_back(array.chunk->tag());
+    }
+  }
+  if (const ArenaRef& arena = binding.arena()) {
+    task->writes.push_back(arena->tag());
+    if (phase > 0) task->reads.push_back(arena->tag());
+  }
+}
+
+RngState draws_for(const Binding& binding, const RunOptions& options) {
+  const Plan& plan = binding.plan();
+  const void* user = options.user ? options.user : &plan;
+  const bool random = plan.num_draws() > 0 || plan.host_calls() > 0;
+  if (options.phase > 0) {  // the numbers of phase 0, so that recomputed draws are equal
+    RngState state = random ? take_draws(plan.device(), 0) : RngState{};
+    state.next = binding.arena()->resume(user, plan.label());
+    return state;
+  }
+  const uint64_t count = options.draws ? 0 : static_cast<uint64_t>(plan.num_draws());
+  const RngState state = random ? take_draws(plan.device(), count) : RngState{};
+  if (binding.arena()) binding.arena()->begin(user, plan.label(), state.next);
+  return state;
+}
+
+class CopyTask final : public engine::Task {
+ public:
+  CopyTask(Array source, Array target)
+      : source_(std::move(source)), target_(std::move(target)), scope_(current_scope()) {
+    lane = engine::Lane{engine::LaneKind::small, target_.desc.device.id};
+    inline_ok = target_.bytes() <= (1 << 16);
+    reads.push_back(source_.chunk->tag());
+    declare_write(this, target_, scope_.get());
+    if (scope_) scope_->mark_used();
+  }
+  void run(engine::TaskContext&) override {
+    std::memmove(target_.data(), source_.data(), target_.bytes());
+  }
+  std::string describe() const override { return "copy " + target_.desc.str(); }
+
+ private:
+  Array source_;
+  Array target_;
+  ScopeRef scope_;
+};
+
+}  // namespace
+
+uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
+  const Plan& plan = binding->plan();
+  check(options.phase >= 0 && options.phase < plan.phases(), "[", plan.label(),
+        "] expected a phase below ", plan.phases(), ", got ", options.phase);
+  check(static_cast<int64_t>(options.num_scalars) == plan.num_scalars(), "[", plan.label(),
+        "] expected ", plan.num_scalars(), " scalars, got ", options.num_scalars);
+  check(!options.draws || static_cast<int64_t>(options.draws->size()) >= plan.num_draws(), "[",
+        plan.label(), "] expected ", plan.num_draws(), " recorded draw numbers, got ",
+        options.draws ? options.draws->size() : 0);
+  binding->check_layouts();
+  const RngState rng = draws_for(*binding, options);
+  auto run = std::make_unique<Run>(binding, options, rng);
+  run->held_bytes = held_bytes(*binding, options.phase, options.transient);
+  declare(run.get(), *binding, options.phase);
+  engine().push(std::move(run));
+  return rng.next;
+}
+
+void push_copy(const Array& source, const Array& target, uint32_t site) {
+  auto task = std::make_unique<CopyTask>(source, target);
+  task->site = site;
+  engine().push(std::move(task));
+}
+
+}  // namespace mixflow::plan
