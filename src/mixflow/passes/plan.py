@@ -10,7 +10,11 @@ from ..ir import Desc
 
 @dataclass
 class Step:
-    """One step of a plan (see `_rt.StepSpec`)."""
+    """One step of a plan (see `_rt.StepSpec`).
+
+    `input_ids` and `output_ids` name the contents that the step means to read and write (-1: given
+    from outside); the overlap oracle compares them with what the slots hold. `op` is the primitive.
+    """
 
     kernel: Any
     inputs: list[tuple[Any, ...]]
@@ -20,6 +24,9 @@ class Step:
     workspace: tuple[int, int] | None = None
     draw_slot: int = -1
     label: str = ""
+    input_ids: list[int] = field(default_factory=list)
+    output_ids: list[int] = field(default_factory=list)
+    op: str = ""
 
 
 @dataclass
@@ -32,9 +39,12 @@ class CompiledPlan:
         arg_descs: descriptor of each argument.
         arg_access: 'r', 'w' or 'rw' for each argument.
         out_descs: descriptors of the graph's outputs.
+        outputs: argument index of each graph output.
         memory: bytes by strategy: none, inplace, coshare, both, arena, lower_bound,
             lower_bound_unfused.
         inplace: (output, input) pairs of arguments that may be one memory.
+        draws: for each draw number that a run takes, '<node label>#<k>': the k-th draw of that node.
+        phase_ends: number of steps up to the end of each phase.
     """
 
     plan: Any
@@ -44,3 +54,6 @@ class CompiledPlan:
     out_descs: list[Desc]
     memory: dict[str, int] = field(default_factory=dict)
     inplace: list[tuple[int, int]] = field(default_factory=list)
+    draws: list[str] = field(default_factory=list)
+    phase_ends: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)

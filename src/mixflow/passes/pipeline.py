@@ -1,0 +1,191 @@
+"""The way from a graph to a plan: every pass in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import GraphError
+from ..ir import Desc, Graph, Node, Operator, TensorType, Value, variable
+from . import memory as memory_pass
+from . import order as order_pass
+from .fuse import fuse as fuse_pass
+from .infer import infer
+from .lower import lower
+from .plan import CompiledPlan, Step
+from .schedule import Schedule, ScheduleBuilder, Task, Use, desc_of, kernel_pairs
+from .simplify import simplify
+
+MEMORY = ("arena", "inplace", "none")
+
+
+def single(op: Operator, params: dict[str, Any], types: list[TensorType], scalars: tuple[str, ...] = ()
+           ) -> Graph:
+    """The graph of one operator call.
+
+    Args:
+        op: the operator.
+        params: its typed parameters, those in `scalars` left out or ignored.
+        types: of the inputs.
+        scalars: names of the runtime parameters that are given at each run, in order.
+    """
+    values = [variable(f"in{i}", t) for i, t in enumerate(types)]
+    numbers = [variable(name, _SCALAR, kind="scalar") for name in scalars]
+    given = {**params, **dict(zip(scalars, numbers, strict=True))}
+    node = Node(op, op.name, values, given)
+    first = len(node.types) - len(node.mutated)
+    updates = tuple((node[first + k], values[i]) for k, i in enumerate(node.mutated))
+    return Graph((*values, *numbers), node.values[:first], updates)
+
+
+def compile_graph(
+    graph: Graph,
+    backend: Any,
+    *,
+    train: bool = False,
+    device: tuple[int, int] = (1, 0),
+    memory: str = "arena",
+    fuse: bool = True,
+    threads: int = 0,
+    label: str = "plan",
+) -> CompiledPlan:
+    """Compiles a graph of any level.
+
+    The plan's arguments are the graph's inputs in order (scalars excluded: they are the run's
+    scalars), then its outputs. Variables listed in `updates` are written in place ('rw').
+
+    Args:
+        graph: its inputs have known types, or types that follow from the others.
+        backend: prepares the kernels.
+        train: mode for operators that ask for it.
+        device: (type code, index).
+        memory: 'arena', 'inplace' or 'none'.
+        fuse: whether elementwise chains become programs.
+        threads: for kernels; 0 = the whole core budget.
+
+    Raises:
+        ShapeError, DTypeError, GraphError: from the passes.
+    """
+    if memory not in MEMORY:
+        raise GraphError(f"[compile] expected memory among {', '.join(MEMORY)}, got '{memory}'")
+    return build_plan(optimize(graph, train=train, fuse=fuse), backend, device, memory, threads, label)
+
+
+def optimize(graph: Graph, *, train: bool = False, fuse: bool = True) -> Graph:
+    """The graph of primitives and programs that runs."""
+    graph = simplify(lower(graph, infer(graph), train=train))
+    return fuse_pass(graph) if fuse else graph
+
+
+def scheduled(
+    graph: Graph, backend: Any, device: tuple[int, int], threads: int
+) -> tuple[Schedule, list[Task]]:
+    """Tasks of a graph of primitives, and an order for them."""
+
+    def prepare(op: Operator, params: dict[str, Any], ins: list[Desc], outs: list[Desc]) -> Any:
+        return backend.prepare(op, params, ins, outs, threads)
+
+    levels: dict[Value, int] = {}
+    for _ in range(3):
+        builder = ScheduleBuilder(graph, prepare, device, levels)
+        schedule = builder.build()
+        found = order_pass.order(schedule)
+        if found is not None:
+            return schedule, found
+        for new in order_pass.stuck(schedule, builder.mutations):
+            levels[new] = levels.get(new, 0) + 1
+    raise GraphError("[order] expected an acyclic graph, got mutations that wait for each other")
+
+
+def build_plan(
+    graph: Graph, backend: Any, device: tuple[int, int], memory: str, threads: int, label: str = "plan"
+) -> CompiledPlan:
+    """Order, memory and the core's plan for a graph of primitives."""
+    from .. import _rt
+
+    schedule, tasks = scheduled(graph, backend, device, threads)
+    order_pass.lifetimes(tasks)
+    spaces, arena, bound = memory_pass.allocate(tasks, memory)
+    draws = {d: k for k, d in enumerate(schedule.draws)}
+    steps = [_step(task, spaces, draws) for task in tasks]
+    ends = [sum(t.phase == 0 for t in tasks), len(tasks)] if graph.phase_outputs is not None else [len(tasks)]
+    plan = _rt.core.Plan(
+        steps, schedule.arg_descs, schedule.arg_access, schedule.num_scalars, arena, ends, label
+    )
+    return CompiledPlan(
+        plan=plan,
+        steps=steps,
+        arg_descs=schedule.arg_descs,
+        arg_access=schedule.arg_access,
+        out_descs=[desc_of(v.type, device) for v in graph.outputs],
+        memory={memory: arena, "lower_bound": bound},
+        inplace=_argument_pairs(schedule, tasks),
+        draws=schedule.draws,
+        phase_ends=ends,
+        outputs=schedule.outputs,
+    )
+
+
+def _step(task: Task, spaces: dict[int, int], draws: dict[str, int]) -> Step:
+    nbytes = getattr(task.kernel, "workspace_bytes", 0)
+    return Step(
+        kernel=task.kernel,
+        inputs=[_slot(u) for u in task.reads],
+        outputs=[_slot(u) for u in task.writes],
+        input_descs=[u.desc for u in task.reads],
+        output_descs=[u.desc for u in task.writes],
+        workspace=(spaces[task.index], nbytes) if nbytes else None,
+        draw_slot=draws[task.draw] if task.draw is not None else -1,
+        label=task.label,
+        input_ids=[_identity(u) for u in task.reads],
+        output_ids=[_identity(u) for u in task.writes],
+        op=task.op.name,
+    )
+
+
+def _slot(use: Use) -> tuple[Any, ...]:
+    buffer = use.buffer
+    if buffer.slot is not None:
+        return buffer.slot
+    return ("arena", buffer.root().offset, buffer.nbytes)
+
+
+def _identity(use: Use) -> int:
+    """Number of a content; -1 for what comes from outside."""
+    if use.buffer.writers[use.epoch] is None:
+        return -1
+    return use.buffer.number * 1024 + use.epoch
+
+
+def _argument_pairs(schedule: Schedule, tasks: list[Task]) -> list[tuple[int, int]]:
+    """(output, input) pairs of graph outputs and inputs that may be the same memory."""
+    args = {b.slot[1]: b for b in schedule.buffers if b.slot is not None and b.slot[0] == "arg"}
+    pairs = []
+    for number, argument in enumerate(schedule.outputs):
+        out, desc = args[argument], schedule.arg_descs[argument]
+        writer = out.writers[0]
+        for index in range(schedule.outputs[0]):
+            source = args[index]
+            if schedule.arg_access[index] != "r" or schedule.arg_descs[index] != desc:
+                continue
+            if source.last < out.first or source.last < 0:
+                pairs.append((number, index))
+            elif source.last == out.first and writer is not None and _task_allows(writer, out, source):
+                pairs.append((number, index))
+    return pairs
+
+
+def _task_allows(task: Task, out: Any, source: Any) -> bool:
+    pairs = kernel_pairs(
+        task.kernel, task.op, [u.desc for u in task.reads], [u.desc for u in task.writes]
+    )
+    at = next(k for k, u in enumerate(task.writes) if u.buffer is out)
+    return all((at, k) in pairs for k, u in enumerate(task.reads) if u.buffer is source)
+
+
+def _scalar_type() -> TensorType:
+    import numpy as np
+
+    return TensorType((), np.dtype(np.float64))
+
+
+_SCALAR = _scalar_type()
