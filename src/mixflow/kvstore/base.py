@@ -1,0 +1,99 @@
+"""The interface of every KVStore, and the names that `create` knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from ..ndarray import NDArray
+
+
+class KVStoreBase:
+    """A store of arrays by key.
+
+    Keys are all int or all str. A value may be one array or a list with one array per context.
+    """
+
+    OPTIMIZER = "optimizer"
+    kv_registry: ClassVar[dict[str, Callable[[str], KVStoreBase]]] = {}
+
+    @staticmethod
+    def register(klass: type[KVStoreBase]) -> type[KVStoreBase]:
+        """Makes a class known to `create` under its lower-cased name."""
+        KVStoreBase.kv_registry[klass.__name__.lower()] = klass
+        return klass
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Initialises `key` with `value` and copies it to every array of `out`."""
+        raise NotImplementedError
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """`push`, then `pull` into `out` (or back into `value`)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Whether the store can do 'optimizer' (run updates itself).
+
+        Raises:
+            ParamError: unknown capability.
+        """
+        if capability.lower() != KVStoreBase.OPTIMIZER:
+            raise ParamError(f"[kvstore] expected the capability 'optimizer', got {capability!r}")
+        return True
+
+    @property
+    def type(self) -> str:
+        """Name it was created with."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker."""
+        return 0
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers."""
+        return 1
+
+
+def create(name: str = "local") -> KVStoreBase:
+    """A store of one process: 'local' or 'device'.
+
+    Raises:
+        ParamError: the name is not a string.
+        UnknownNameError: unknown name; the text lists the known ones.
+    """
+    if not isinstance(name, str):
+        raise ParamError(f"[kvstore] expected a name as a string, got {type(name).__name__}")
+    lowered = name.lower()
+    if lowered not in KVStoreBase.kv_registry:
+        raise UnknownNameError(describe_unknown("kvstore", lowered, list(KVStoreBase.kv_registry)))
+    return KVStoreBase.kv_registry[lowered](lowered)
+
+
+def pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
+    """(key, value) pairs of a call with one key or a list of keys.
+
+    Raises:
+        ParamError: lists of different length.
+    """
+    if not isinstance(key, (list, tuple)):
+        return [(key, value)]
+    if len(key) != len(value):
+        raise ParamError(f"[kvstore] expected one value per key, got {len(key)} and {len(value)}")
+    return list(zip(key, value, strict=True))
+
+
+def as_arrays(value: Any) -> Sequence[NDArray]:
+    """One array or a list of arrays as a list.
+
+    Raises:
+        MixflowError: something else.
+    """
+    found = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not found or not all(isinstance(v, NDArray) for v in found):
+        raise MixflowError(f"[kvstore] expected an NDArray or a list of them, got {value!r}")
+    return found

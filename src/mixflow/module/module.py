@@ -1,0 +1,485 @@
+"""Module: a symbol with executors, parameters, an optimizer and a store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import initializer as init
+from .. import kvstore as kvs
+from .. import ndarray as nd
+from .. import optimizer as opt
+from ..checkpoint import load_checkpoint, save_checkpoint
+from ..context import Context, cpu
+from ..errors import MixflowError, ParamError, ShapeError
+from ..files import write_atomically
+from ..initializer import InitDesc
+from ..io import DataBatch, DataDesc
+from ..ndarray import NDArray
+from ..symbol import Symbol
+from .base_module import BaseModule
+from .executor_group import ExecutorGroup
+
+Params = dict[str, NDArray]
+
+
+class Module(BaseModule):
+    """Trains and runs a symbol (MXNet's `Module`).
+
+    Args:
+        symbol: network.
+        data_names, label_names: its inputs; the other arguments are parameters.
+        context: one context, or a list among which each batch is split evenly.
+        work_load_list: kept for MXNet programs; only equal loads are supported.
+        fixed_param_names: parameters that get no gradient and no update.
+        state_names: inputs that keep their value between batches.
+
+    Raises:
+        ParamError: a name that is no argument of the symbol.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        data_names: Sequence[str] = ("data",),
+        label_names: Sequence[str] | None = ("softmax_label",),
+        logger: Any = logging,
+        context: Context | Sequence[Context] | None = None,
+        work_load_list: Sequence[float] | None = None,
+        fixed_param_names: Sequence[str] | None = None,
+        state_names: Sequence[str] | None = None,
+        group2ctxs: Any = None,
+        compression_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(logger)
+        contexts = cpu() if context is None else context
+        self._contexts = [contexts] if isinstance(contexts, Context) else list(contexts)
+        if work_load_list is not None and len(set(work_load_list)) > 1:
+            raise ParamError(f"[Module] expected equal work loads, got {work_load_list}")
+        self.symbol = symbol
+        self._data_names = list(data_names)
+        self._label_names = list(label_names or ())
+        self._state_names = list(state_names or ())
+        self._fixed = list(fixed_param_names or ())
+        self._check_names()
+        inputs = {*self._data_names, *self._label_names, *self._state_names}
+        self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
+        self._aux_names = symbol.list_auxiliary_states()
+        self._group: ExecutorGroup | None = None
+        self._optimizer: opt.Optimizer | None = None
+        self._updater: opt.Updater | None = None
+        self._kvstore: Any = None
+        self._fused: opt.FusedUpdate | None = None
+        self._loaded: tuple[Params, Params] | None = None
+        self._preload_states: str | None = None
+
+    def _check_names(self) -> None:
+        known = self.symbol.list_arguments()
+        for kind, names in (("data", self._data_names), ("fixed_param", self._fixed)):
+            for name in names:
+                if name not in known:
+                    raise ParamError(
+                        f"[Module] expected {kind} names among the arguments, got '{name}'; "
+                        f"arguments: {known}"
+                    )
+        self._label_names = [n for n in self._label_names if n in known]
+
+    # -- facts
+
+    @property
+    def data_names(self) -> list[str]:
+        """Names of the data inputs."""
+        return self._data_names
+
+    @property
+    def label_names(self) -> list[str]:
+        """Names of the label inputs."""
+        return self._label_names
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return list(self.symbol.list_outputs())
+
+    @property
+    def data_shapes(self) -> list[DataDesc]:
+        """Descriptions of the data inputs."""
+        return self._executors.data_shapes
+
+    @property
+    def label_shapes(self) -> list[DataDesc]:
+        """Descriptions of the label inputs."""
+        return self._executors.label_shapes
+
+    @property
+    def output_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(name, shape) of each output for a whole batch."""
+        shapes = {d.name: d.shape for d in (*self.data_shapes, *self.label_shapes)}
+        _, out_shapes, _ = self.symbol.infer_shape(**shapes)
+        return list(zip(self.output_names, out_shapes, strict=True))
+
+    @property
+    def _executors(self) -> ExecutorGroup:
+        self._require("binded")
+        assert self._group is not None
+        return self._group
+
+    # -- binding
+
+    def bind(
+        self,
+        data_shapes: Sequence[Any],
+        label_shapes: Sequence[Any] | None = None,
+        for_training: bool = True,
+        inputs_need_grad: bool = False,
+        force_rebind: bool = False,
+        shared_module: Module | None = None,
+        grad_req: str | Mapping[str, str] | Sequence[str] = "write",
+    ) -> None:
+        """Allocates executors for these shapes; parameters keep their values when bound again.
+
+        Args:
+            data_shapes, label_shapes: `DataDesc` or (name, shape) pairs of a whole batch.
+            for_training: allocate gradients.
+            inputs_need_grad: gradients of the data too.
+            force_rebind: bind again although bound.
+            shared_module: module whose memory is shared.
+            grad_req: 'write', 'add' or 'null', for all or by name.
+
+        Raises:
+            ShapeError: the shapes do not fit the network; the text names the node.
+        """
+        if self.binded and not force_rebind:
+            return
+        kept = self.get_params() if self.params_initialized else None
+        data = [_description(d) for d in data_shapes]
+        labels = [_description(d) for d in label_shapes or () if _description(d).name in self._label_names]
+        self._check_shapes(data)
+        requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
+        shared = shared_module._group if shared_module is not None else None
+        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, requests, shared)
+        self.binded, self.for_training = True, for_training
+        self.inputs_need_grad = inputs_need_grad
+        self._fused = None
+        if shared_module is not None and shared_module.params_initialized:
+            self.params_initialized = True
+        elif kept is not None:
+            self._write_params(*kept)
+
+    def _check_shapes(self, data: Sequence[DataDesc]) -> None:
+        given = [d.name for d in data]
+        if sorted(given) != sorted(self._data_names):
+            raise ShapeError(f"[Module.bind] expected shapes for {self._data_names}, got {given}")
+
+    def _grad_requests(self, training: bool, inputs: bool, grad_req: Any) -> dict[str, str]:
+        arguments = self.symbol.list_arguments()
+        if isinstance(grad_req, (list, tuple)):
+            wanted = dict(zip(arguments, grad_req, strict=True))
+        elif isinstance(grad_req, str):
+            wanted = dict.fromkeys(arguments, grad_req)
+        else:
+            wanted = {n: grad_req.get(n, "null") for n in arguments}
+        trained = set(self._param_names) - set(self._fixed)
+        trained |= set(self._data_names) if inputs else set()
+        return {n: (wanted[n] if training and n in trained else "null") for n in arguments}
+
+    def reshape(self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None) -> None:
+        """Other batch shapes with the same parameters."""
+        self._require("binded")
+        old = self._executors
+        data = [_description(d) for d in data_shapes]
+        labels = [_description(d) for d in label_shapes or ()]
+        labels = [d for d in labels if d.name in self._label_names] or old.label_shapes
+        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
+        self._fused = None
+
+    # -- parameters
+
+    def init_params(
+        self,
+        initializer: Any = init.Uniform(0.01),  # noqa: B008 - immutable, MXNet's default
+        arg_params: Mapping[str, NDArray] | None = None,
+        aux_params: Mapping[str, NDArray] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
+        """Gives every parameter a value: a given one, else the initializer's.
+
+        Raises:
+            ParamError: a name that the network does not have (without `allow_extra`), or a
+                parameter without value and initializer (without `allow_missing`).
+            ShapeError: a given array of another shape.
+        """
+        if self.params_initialized and not force_init:
+            return
+        self._require("binded")
+        if arg_params is None and aux_params is None and self._loaded is not None:
+            arg_params, aux_params = self._loaded
+        self._check_extra(arg_params, aux_params, allow_extra)
+        attributes = self.symbol.attr_dict()
+        for kind, names, given in (
+            ("arg", self._param_names, arg_params),
+            ("aux", self._aux_names, aux_params),
+        ):
+            for name in names:
+                targets = self._executors.arrays(kind, name)
+                desc = InitDesc(name, attributes.get(name), initializer)
+                self._fill(desc, targets, given, initializer, allow_missing)
+        self.params_initialized = True
+
+    def _check_extra(self, args: Any, auxs: Any, allow_extra: bool) -> None:
+        known = {*self._param_names, *self._aux_names, *self._data_names, *self._label_names}
+        extra = [n for n in (*(args or ()), *(auxs or ())) if n not in known]
+        if extra and not allow_extra:
+            raise ParamError(
+                f"[Module.init_params] expected parameters of the network, got '{extra[0]}'; "
+                "pass allow_extra=True to ignore such names"
+            )
+
+    def _fill(
+        self, desc: InitDesc, targets: list[NDArray], given: Any, initializer: Any, missing: bool
+    ) -> None:
+        first = targets[0]
+        if given is not None and desc in given:
+            value = given[desc]
+            if tuple(value.shape) != tuple(first.shape):
+                raise ShapeError(
+                    f"[Module.init_params] expected shape {first.shape} for '{desc}', got {value.shape}"
+                )
+            value.astype(first.dtype).copyto(first)
+        elif initializer is not None and (given is None or missing):
+            initializer(desc, first)
+        elif not missing:
+            raise ParamError(
+                f"[Module.init_params] expected a value for '{desc}', got none; pass it, or "
+                "allow_missing=True with an initializer"
+            )
+        for other in targets[1:]:
+            first.copyto(other)
+
+    def _write_params(self, args: Params, auxs: Params) -> None:
+        for kind, params in (("arg", args), ("aux", auxs)):
+            for name, value in params.items():
+                for target in self._executors.arrays(kind, name):
+                    value.copyto(target)
+
+    def get_params(self) -> tuple[Params, Params]:
+        """(arg_params, aux_params): copies on cpu(0); moving statistics averaged over contexts."""
+        self._require("binded", "params_initialized")
+        home = cpu(0)
+
+        def mean(kind: str, name: str) -> NDArray:
+            arrays = self._executors.arrays(kind, name)
+            if len(arrays) == 1 or kind == "arg":
+                return arrays[0].as_in_context(home).copy()
+            total = arrays[0].as_in_context(home)
+            for other in arrays[1:]:
+                total = total + other.as_in_context(home)
+            return total / len(arrays)
+
+        args = {n: mean("arg", n) for n in self._param_names}
+        return args, {n: mean("aux", n) for n in self._aux_names}
+
+    # -- optimizer
+
+    def init_optimizer(
+        self,
+        kvstore: Any = "local",
+        optimizer: Any = "sgd",
+        optimizer_params: Any = (("learning_rate", 0.01),),
+        force_init: bool = False,
+    ) -> None:
+        """Installs an optimizer; gradients are averaged over the batch unless told otherwise.
+
+        Args:
+            kvstore: name, store, or None. With one context a name needs no store.
+            optimizer, optimizer_params: name or object, and its parameters.
+
+        Raises:
+            ParamError: a parameter that the optimizer does not take, or a rate that is not finite.
+        """
+        self._require("binded", "params_initialized")
+        if self.optimizer_initialized and not force_init:
+            return
+        names = self._trained_names()
+        if isinstance(optimizer, str):
+            params = dict(optimizer_params)
+            params.setdefault("rescale_grad", 1.0 / self._executors.batch_size)
+            optimizer = opt.create(
+                optimizer, sym=self.symbol, param_idx2name=dict(enumerate(names)), **params
+            )
+        self._optimizer = optimizer
+        self._updater = opt.get_updater(optimizer)
+        self._fused = None
+        self._kvstore = self._make_store(kvstore)
+        self.optimizer_initialized = True
+        if self._preload_states is not None:
+            self.load_optimizer_states(self._preload_states)
+
+    def _make_store(self, kvstore: Any) -> Any:
+        """A store with every trained parameter, or None where one context needs none."""
+        if isinstance(kvstore, str):
+            made = kvs.create(kvstore)  # an unknown name is an error in any case
+            kvstore = made if len(self._contexts) > 1 else None
+        if kvstore is None:
+            return None
+        for index, name in enumerate(self._trained_names()):
+            kvstore.init(index, self._executors.arrays("arg", name)[0])
+        kvstore._set_updater(self._updater)
+        return kvstore
+
+    def _trained_names(self) -> list[str]:
+        requests = self._executors.grad_req
+        return [n for n in self._param_names if requests[n] != "null"]
+
+    def borrow_optimizer(self, shared_module: Module) -> None:
+        """Uses another module's optimizer and states."""
+        self._optimizer, self._updater = shared_module._optimizer, shared_module._updater
+        self._kvstore = shared_module._kvstore
+        self._fused = None
+        self.optimizer_initialized = True
+
+    def update(self) -> None:
+        """Updates the parameters in place: one fused plan, or through the store."""
+        self._require("optimizer_initialized")
+        names = self._trained_names()
+        if self._kvstore is not None:
+            for index, name in enumerate(names):
+                self._kvstore.push(index, self._executors.arrays("grad", name), priority=-index)
+                self._kvstore.pull(index, self._executors.arrays("arg", name), priority=-index)
+            return
+        if len(self._contexts) > 1:
+            raise MixflowError("[Module.update] expected a kvstore for several contexts, got None")
+        if self._fused is None:
+            self._fused = self._make_fused(names)
+        if self._fused is not None:
+            self._fused.run()
+            return
+        executor = self._executors.executors[0]
+        assert self._updater is not None
+        for index, name in enumerate(names):
+            self._updater(index, executor.grad_dict[name], executor.arg_dict[name])
+
+    def _make_fused(self, names: Sequence[str]) -> opt.FusedUpdate | None:
+        executor = self._executors.executors[0]
+        weights = [executor.arg_dict[n] for n in names]
+        grads = [executor.grad_dict[n] for n in names]
+        assert self._optimizer is not None
+        assert self._updater is not None
+        if not weights or not opt.FusedUpdate.usable(self._optimizer, weights):
+            return None
+        return opt.FusedUpdate(self._updater, range(len(names)), weights, grads)
+
+    # -- running
+
+    def forward(self, data_batch: DataBatch, is_train: bool | None = None) -> None:
+        """Computes the outputs of a batch; other shapes than bound are bound on the fly.
+
+        Args:
+            data_batch: batch with one array per data (and label) name.
+            is_train: training mode; None = as bound.
+        """
+        self._require("binded", "params_initialized")
+        self._fit_shapes(data_batch)
+        self._executors.load_batch(data_batch)
+        self._executors.forward(self.for_training if is_train is None else is_train)
+
+    def _fit_shapes(self, batch: DataBatch) -> None:
+        group = self._executors
+        shapes = [tuple(a.shape) for a in batch.data]
+        if shapes == [d.shape for d in group.data_shapes]:
+            return
+        data = [DataDesc(d.name, s, d.dtype, d.layout) for d, s in zip(group.data_shapes, shapes, strict=True)]
+        label_arrays = batch.label or []
+        labels = [
+            DataDesc(d.name, a.shape, d.dtype, d.layout)
+            for d, a in zip(group.label_shapes, label_arrays, strict=False)
+        ]
+        if not labels:
+            labels = [
+                DataDesc(d.name, (shapes[0][0], *d.shape[1:]), d.dtype, d.layout)
+                for d in group.label_shapes
+            ]
+        self.reshape(data, labels)
+
+    def backward(self, out_grads: Sequence[NDArray] | None = None) -> None:
+        """Computes the gradients of the last forward in training mode."""
+        self._executors.backward(out_grads)
+
+    def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
+        """Outputs of the last forward, joined over contexts or one list per output."""
+        return self._executors.outputs(merge_multi_context)
+
+    def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
+        """Gradients of the data inputs; needs ``inputs_need_grad`` at bind."""
+        if not self.inputs_need_grad:
+            raise MixflowError("[Module] expected bind(inputs_need_grad=True) for input gradients")
+        return self._executors.input_grads(merge_multi_context)
+
+    def update_metric(self, eval_metric: Any, labels: Any, pre_sliced: bool = False) -> None:
+        """Adds the last outputs to a metric."""
+        names = [d.name for d in self.label_shapes]
+        by_name = dict(zip(names, labels or (), strict=False))
+        eval_metric.update_dict(by_name, dict(zip(self.output_names, self.get_outputs(), strict=True)))
+
+    def install_monitor(self, mon: Any) -> None:
+        """Attaches a Monitor to the executors."""
+        for executor in self._executors.executors:
+            mon.install(executor)
+
+    # -- files
+
+    def save_optimizer_states(self, fname: str) -> None:
+        """Writes the optimizer's states; the file appears whole or not at all."""
+        self._require("optimizer_initialized")
+        assert self._updater is not None
+        write_atomically(fname, self._updater.get_states())
+
+    def load_optimizer_states(self, fname: str, allow_pickle: bool = False) -> None:
+        """Reads what `save_optimizer_states` wrote.
+
+        Raises:
+            FormatError: damaged, or one of MXNet's pickles without `allow_pickle`.
+        """
+        self._require("optimizer_initialized")
+        assert self._updater is not None
+        self._updater.set_states(Path(fname).read_bytes(), allow_pickle)
+        self._fused = None
+
+    def save_checkpoint(
+        self,
+        prefix: str,
+        epoch: int,
+        save_optimizer_states: bool = False,
+        remove_amp_cast: bool = True,
+    ) -> None:
+        """Writes symbol, parameters and, if asked, ``prefix-%04d.states``."""
+        save_checkpoint(prefix, epoch, self.symbol, *self.get_params())
+        if save_optimizer_states:
+            self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
+
+    @staticmethod
+    def load(prefix: str, epoch: int, load_optimizer_states: bool = False, **kwargs: Any) -> Module:
+        """A module from a checkpoint; bind it before use.
+
+        Args:
+            prefix, epoch: of the checkpoint.
+            load_optimizer_states: read ``prefix-%04d.states`` when the optimizer is installed.
+            kwargs: of `Module`.
+
+        Raises:
+            FormatError: a file is missing or damaged.
+        """
+        symbol, args, auxs = load_checkpoint(prefix, epoch)
+        made = Module(symbol, **kwargs)
+        made._loaded = (args, auxs)
+        if load_optimizer_states:
+            made._preload_states = f"{prefix}-{epoch:04d}.states"
+        return made
+
+
+def _description(desc: Any) -> DataDesc:
+    return desc if isinstance(desc, DataDesc) else DataDesc(*desc)
