@@ -110,7 +110,7 @@ _SMOOTH: dict[str, tuple[str, Derivative]] = {
 _FLAT = {
     "sign": "Sign: -1, 0 or 1",
     "round": "Nearest integer, half away from zero",
-    "rint": "Nearest integer, half to the lower one",
+    "rint": "Nearest integer, half to the lower one (as MXNet)",
     "ceil": "Smallest integer not below x",
     "floor": "Largest integer not above x",
     "trunc": "Nearest integer towards zero",
