@@ -77,18 +77,17 @@ class FusedUpdate:
         updates: list[tuple[ir.Value, ir.Value]] = []
         for number, rule in enumerate(rules):
             weight, grad = self._weights[number], self._grads[number]
-            states = state_list(self._updater.state(self._indices[number], weight))
-            own = [weight, grad, *states]
+            own = [weight, grad, *state_list(self._updater.state(self._indices[number], weight))]
             values = [_argument(f"p{number}_{k}", array) for k, array in enumerate(own)]
-            numbers = {
-                name: ir.variable(f"p{number}_{name}", ir.TensorType((), values[0].dtype), "scalar")
-                for name in rule.scalars
-            }
+            numbers = {n: ir.variable(f"p{number}_{n}", _NUMBER, "scalar") for n in rule.scalars}
             arguments += values
             arrays += own
             scalars += numbers.values()
             updates += _apply(rule, values, numbers)
         return ir.Graph((*arguments, *scalars), (), tuple(updates)), arrays
+
+
+_NUMBER = ir.TensorType((), np.dtype(np.float64))
 
 
 def _argument(name: str, array: NDArray) -> ir.Value:
@@ -100,15 +99,12 @@ def _apply(
 ) -> list[tuple[ir.Value, ir.Value]]:
     """(next version, variable) of the weight and of each state."""
     op = ir.get(rule.op)
-    params = op.check_params({**rule.params, **{name: 0.0 for name in numbers}})
-    assert op.compose is not None
-    with ir.origin(values[0].node.name):
-        made = op.compose(*values, **{**params, **numbers})
-        results = list(made) if isinstance(made, tuple) and not isinstance(made, ir.Value) else [made]
-        new_weight = ir.emit_node("assign", values[0], results[0]).values[-1]
-    mutated = op.mutated_indices(params)
-    states = [(new, values[i]) for new, i in zip(results[1:], mutated, strict=True)]
-    return [(new_weight, values[0]), *states]
+    params = op.check_params({**rule.params, **dict.fromkeys(numbers, 0.0)})
+    node = ir.Node(op, f"{rule.op}_{values[0].node.name}", values, {**params, **numbers})
+    first = len(node.types) - len(node.mutated)
+    states = [(node[first + k], values[i]) for k, i in enumerate(node.mutated)]
+    assign = ir.Node(ir.primitive("assign"), f"{node.name}_assign", [values[0], node[0]])
+    return [(assign.values[-1], values[0]), *states]
 
 
 __all__ = ["FusedUpdate"]

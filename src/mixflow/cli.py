@@ -1,0 +1,185 @@
+"""The ``mixflow`` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import datasets, extras, train, visualization
+from .checkpoint import load_checkpoint
+from .errors import MixflowError
+from .files import write_atomically
+from .io import NDArrayIter
+from .module import Module
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints a table with rich."""
+    table = extras.load("rich.table", "mixflow").Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    extras.load("rich.console", "mixflow").Console().print(table)
+
+
+def _train(args: argparse.Namespace) -> None:
+    """``mixflow train``."""
+    config = train.TrainConfig(
+        network=args.network,
+        data=args.data,
+        epochs=args.epochs,
+        batch_size=args.batch_size,
+        optimizer=args.optimizer,
+        lr=_default_lr(args.optimizer) if args.lr is None else args.lr,
+        wd=args.wd,
+        momentum=args.momentum,
+        seed=args.seed,
+        contexts=args.contexts,
+        out=args.out,
+    )
+    tqdm = extras.load("tqdm", "mixflow train")
+    with tqdm.tqdm(unit="batch", dynamic_ncols=True, disable=args.quiet) as bar:
+
+        def progress(epoch: int, batch: int, batches: int) -> None:
+            bar.total = batches * config.epochs
+            bar.set_description(f"epoch {epoch + 1}/{config.epochs}", refresh=False)
+            bar.update(epoch * batches + batch + 1 - bar.n)
+
+        result = train.train(config, progress)
+    _show_history(result)
+
+
+def _default_lr(optimizer: str) -> float:
+    """A learning rate that suits the method."""
+    return {"adam": 0.001, "rmsprop": 0.001, "adagrad": 0.05, "signum": 0.001}.get(optimizer, 0.05)
+
+
+def _show_history(result: train.TrainResult) -> None:
+    rows = [
+        (
+            row["epoch"],
+            f"{row['train_loss']:.4f}",
+            f"{100 * row['train_accuracy']:.2f}",
+            f"{100 * row['test_accuracy']:.2f}",
+            f"{row['seconds']:.2f}",
+        )
+        for row in result.history
+    ]
+    columns = ("epoch", "training loss", "training accuracy %", "test accuracy %", "seconds")
+    _table(f"{result.config.network} on {result.config.data}", columns, rows)
+    print(
+        f"test accuracy {100 * result.test_accuracy:.2f} % ({result.test_samples} images), "
+        f"{result.parameters} parameters, {result.seconds:.1f} s"
+    )
+    for kind, path in result.files.items():
+        print(f"  {kind}: {path}")
+
+
+def _predict(args: argparse.Namespace) -> None:
+    """``mixflow predict``: classes of the test images of a set."""
+    symbol, arg_params, aux_params = load_checkpoint(args.prefix, args.epoch)
+    images = datasets.load(args.data)
+    batch = min(args.batch_size, len(images.test_labels))
+    inputs = NDArrayIter(images.test_images, images.test_labels, batch)
+    module = Module(symbol)
+    module.bind(inputs.provide_data, inputs.provide_label, for_training=False)
+    module.set_params(arg_params, aux_params)
+    scores = module.predict(inputs).asnumpy()
+    classes = scores.argmax(axis=1)
+    right = int((classes == images.test_labels).sum())
+    rows = [
+        (i, images.classes[classes[i]], images.classes[int(images.test_labels[i])],
+         f"{100 * scores[i].max():.1f}")
+        for i in range(min(args.show, len(classes)))
+    ]
+    _table(f"first {len(rows)} test images of {args.data}", ("image", "class", "label", "%"), rows)
+    print(f"accuracy {100 * right / len(classes):.2f} % ({right} of {len(classes)})")
+    if args.out:
+        content = {"classes": classes.tolist(), "accuracy": right / len(classes)}
+        write_atomically(args.out, json.dumps(content).encode())
+        print(f"  classes: {args.out}")
+
+
+def _summary(args: argparse.Namespace) -> None:
+    """``mixflow summary``: layers, parameters, planned memory."""
+    symbol = train.network(args.network, args.classes)
+    shapes = {"data": (args.batch_size, *args.image_shape)}
+    rows = visualization.layer_table(symbol, shapes)
+    _table(
+        f"{args.network}, batch {args.batch_size}",
+        ("layer", "operator", "output shape", "parameters"),
+        [(r["name"], r["op"], "x".join(map(str, r["shape"])), r["params"]) for r in rows],
+    )
+    print(f"parameters: {sum(r['params'] for r in rows):,}")
+    reports = [symbol.memory_report(for_training=flag, **shapes) for flag in (True, False)]
+    strategies = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")
+    _table(
+        "planned memory of internal arrays, bytes",
+        ("strategy", "training", "prediction"),
+        [(s, *(f"{report[s]:,}" for report in reports)) for s in strategies],
+    )
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.replace("x", ",").split(","))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    top = argparse.ArgumentParser(prog="mixflow", description="Train and inspect networks.")
+    commands = top.add_subparsers(dest="command", required=True)
+
+    one = commands.add_parser("train", help="train a network and leave figures, pictures, files")
+    one.add_argument("--network", default="lenet", help="lenet, mlp or softmax")
+    one.add_argument("--data", default="digits", help="digits, fashion-mnist or a folder of idx files")
+    one.add_argument("--epochs", type=int, default=10)
+    one.add_argument("--batch-size", type=int, default=64)
+    one.add_argument("--optimizer", default="sgd", help="sgd, nag, adam, rmsprop, adagrad, ...")
+    one.add_argument("--lr", type=float, default=None, help="learning rate; default by optimizer")
+    one.add_argument("--wd", type=float, default=1e-4, help="weight decay")
+    one.add_argument("--momentum", type=float, default=0.9)
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--contexts", type=int, default=1, help="CPU contexts that share each batch")
+    one.add_argument("--out", default="out/train", help="folder for the results")
+    one.add_argument("--quiet", action="store_true", help="no progress bar")
+    one.set_defaults(run=_train)
+
+    two = commands.add_parser("predict", help="classify the test images of a set")
+    two.add_argument("--prefix", required=True, help="checkpoint without -symbol.json")
+    two.add_argument("--epoch", type=int, required=True)
+    two.add_argument("--data", default="digits")
+    two.add_argument("--batch-size", type=int, default=100)
+    two.add_argument("--show", type=int, default=10, help="rows to print")
+    two.add_argument("--out", default="", help="JSON file for all classes")
+    two.set_defaults(run=_predict)
+
+    three = commands.add_parser("summary", help="layers, parameters, planned memory")
+    three.add_argument("--network", default="lenet")
+    three.add_argument("--batch-size", type=int, default=64)
+    three.add_argument("--classes", type=int, default=10)
+    three.add_argument("--image-shape", type=_shape, default=(1, 28, 28), help="e.g. 1x28x28")
+    three.set_defaults(run=_summary)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status. A user's mistake is one line, not a traceback."""
+    args = parser().parse_args(argv)
+    try:
+        args.run(args)
+    except MixflowError as error:
+        print(f"mixflow: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("mixflow: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,224 @@
+"""Drawings and tables of networks and trainings."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import extras
+from .errors import ShapeError
+from .symbol import Symbol
+
+_COLOURS = {
+    "Convolution": "#fb8072",
+    "FullyConnected": "#fb8072",
+    "BatchNorm": "#bebada",
+    "Activation": "#ffffb3",
+    "LeakyReLU": "#ffffb3",
+    "Pooling": "#80b1d3",
+    "Concat": "#fdb462",
+    "Flatten": "#fdb462",
+    "Reshape": "#fdb462",
+    "SoftmaxOutput": "#b3de69",
+    "softmax": "#b3de69",
+}
+_SHOWN = ("kernel", "stride", "num_filter", "num_hidden", "act_type", "pool_type", "p")
+
+
+def layer_table(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, Any]]:
+    """One row per operator node: name, op, output shape, parameters, names of its inputs.
+
+    Args:
+        symbol: network.
+        shapes: shapes of its inputs.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+    """
+    internals = symbol.get_internals()
+    _, out_shapes, _ = internals.infer_shape(**shapes)
+    if out_shapes is None:
+        raise ShapeError(f"[summary] expected shapes that fix every node, got {dict(shapes)}")
+    by_output = dict(zip(internals.list_outputs(), out_shapes, strict=True))
+    given = set(shapes)
+    rows = []
+    for value in internals.values:
+        node = value.node
+        if node.op is None or value.index:
+            continue
+        parents = [v.node for v in node.inputs]
+        own = [p.name for p in parents if p.op is None and p.name not in given]
+        rows.append(
+            {
+                "name": node.name,
+                "op": node.op.name,
+                "shape": by_output[_output_name(node, by_output)],
+                "params": sum(_size(by_output[n]) for n in own if n in by_output),
+                "inputs": [p.name for p in parents if p.op is not None or p.name in given],
+                "settings": {k: v for k, v in node.params.items() if k in _SHOWN and v},
+            }
+        )
+    return rows
+
+
+def _output_name(node: Any, known: Mapping[str, Any]) -> str:
+    for suffix in ("_output", "_output0", ""):
+        if node.name + suffix in known:
+            return str(node.name + suffix)
+    return next(n for n in known if n.startswith(node.name))
+
+
+def _size(shape: Sequence[int]) -> int:
+    total = 1
+    for dim in shape:
+        total *= dim
+    return total
+
+
+def print_summary(
+    symbol: Symbol,
+    shape: Mapping[str, tuple[int, ...]] | None = None,
+    line_length: int = 120,
+    positions: Sequence[float] = (0.44, 0.64, 0.74, 1.0),
+) -> int:
+    """Prints a table of the layers.
+
+    Args:
+        symbol: network.
+        shape: shapes of the inputs.
+        line_length: columns.
+        positions: right ends of the four columns, as shares of the line.
+
+    Returns:
+        Number of parameters.
+    """
+    ends = [int(line_length * p) for p in positions]
+
+    def line(cells: Sequence[Any]) -> str:
+        text = ""
+        for cell, end in zip(cells, ends, strict=True):
+            text = f"{text}{cell}"[: end - 1].ljust(end)
+        return text.rstrip()
+
+    rows = layer_table(symbol, shape or {})
+    print("_" * line_length)
+    print(line(["Layer (type)", "Output Shape", "Param #", "Previous Layer"]))
+    print("=" * line_length)
+    for row in rows:
+        shown = "x".join(str(d) for d in row["shape"][1:])
+        print(line([f"{row['name']}({row['op']})", shown, row["params"], ", ".join(row["inputs"])]))
+    total = sum(int(row["params"]) for row in rows)
+    print("=" * line_length)
+    print(f"Total params: {total}")
+    return total
+
+
+def plot_network(
+    symbol: Symbol,
+    title: str = "plot",
+    save_format: str = "pdf",
+    shape: Mapping[str, tuple[int, ...]] | None = None,
+    dtype: Any = None,
+    node_attrs: Mapping[str, str] | None = None,
+    hide_weights: bool = True,
+) -> Any:
+    """The network as a ``graphviz.Digraph`` (extra ``viz``), with shapes on the edges.
+
+    Args:
+        symbol: network.
+        title: name of the file that ``render`` writes.
+        save_format: 'pdf', 'png', 'svg'.
+        shape: shapes of the inputs; None = no shapes.
+        node_attrs: Graphviz attributes of every node.
+        hide_weights: leave parameters out.
+    """
+    graphviz = extras.load("graphviz", "plot_network")
+    style = {"shape": "box", "style": "rounded,filled", "fontname": "sans", "width": "2"}
+    drawing = graphviz.Digraph(name=title, format=save_format, node_attr={**style, **(node_attrs or {})})
+    shapes = {r["name"]: r["shape"] for r in layer_table(symbol, shape)} if shape else {}
+    shapes.update(shape or {})
+    nodes = symbol.get_internals().nodes
+    weights = {v.node.name for n in nodes for v in n.inputs[1:] if v.node.op is None}
+    hidden = {w for w in weights if hide_weights and w not in (shape or {})}
+    for node in nodes:
+        if node.name in hidden:
+            continue
+        kind = node.op.name if node.op is not None else "input"
+        settings = [f"{k}={v}" for k, v in node.params.items() if k in _SHOWN and v]
+        label = "\n".join([f"{node.name}", kind if node.op is not None else "", *settings]).strip()
+        drawing.node(node.name, label=label, fillcolor=_COLOURS.get(kind, "#8dd3c7"))
+        for value in node.inputs:
+            if value.node.name not in hidden:
+                edge = "x".join(str(d) for d in shapes.get(value.node.name, ())[1:])
+                drawing.edge(value.node.name, node.name, label=edge, fontsize="10")
+    return drawing
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed (extra ``viz``)."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def plot_history(history: Sequence[Mapping[str, float]], path: str | Path, title: str = "") -> None:
+    """Loss, and training and test accuracy, per epoch, as a picture.
+
+    Args:
+        history: per epoch a mapping with 'epoch', 'train_loss', 'train_accuracy', 'test_accuracy'.
+        path: file to write.
+        title: over the picture.
+    """
+    matplotlib = extras.load("matplotlib", "plot_history")
+    matplotlib.use("Agg")
+    pyplot = extras.load("matplotlib.pyplot", "plot_history")
+    epochs = [row["epoch"] for row in history]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+    left.plot(epochs, [row["train_loss"] for row in history], color="#d62728")
+    left.set(xlabel="epoch", ylabel="cross entropy", title="training loss", ylim=(0, None))
+    for key, colour in (("train_accuracy", "#1f77b4"), ("test_accuracy", "#2ca02c")):
+        right.plot(epochs, [100 * row[key] for row in history], label=key[:-9], color=colour)
+    right.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
+    right.legend(loc="lower right")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def draw_network(symbol: Symbol, shape: Mapping[str, tuple[int, ...]], stem: Path) -> Path:
+    """Draws the network beside `stem`: ``.png`` where Graphviz's ``dot`` is installed, else a
+    ``.png`` drawn with matplotlib, so that no system package is needed.
+
+    Returns:
+        The file written.
+    """
+    target = stem.with_suffix(".png")
+    if shutil.which("dot") and importlib.util.find_spec("graphviz"):
+        plot_network(symbol, stem.name, "png", shape).render(str(stem), cleanup=True)
+    else:
+        _draw_boxes(layer_table(symbol, shape), target)
+    return target
+
+
+def _draw_boxes(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """A column of boxes, one per layer, top to bottom."""
+    matplotlib = extras.load("matplotlib", "draw_network")
+    matplotlib.use("Agg")
+    pyplot = extras.load("matplotlib.pyplot", "draw_network")
+    figure, axes = pyplot.subplots(figsize=(5, 0.7 * len(rows) + 0.5))
+    for number, row in enumerate(rows):
+        settings = "  ".join(f"{k}={v}" for k, v in row["settings"].items())
+        text = f"{row['name']}  ({row['op']})\n{'x'.join(str(d) for d in row['shape'][1:])}  {settings}"
+        box = {"boxstyle": "round", "facecolor": _COLOURS.get(str(row["op"]), "#8dd3c7")}
+        axes.text(0.5, -number, text, ha="center", va="center", fontsize=9, bbox=box)
+        if number:
+            start, end = (0.5, -number + 0.7), (0.5, -number + 0.32)
+            axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "->"})
+    axes.set(xlim=(0, 1), ylim=(-len(rows) + 0.4, 0.6))
+    axes.axis("off")
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
