@@ -142,6 +142,16 @@ class Core(Protocol):
     def set_array_class(self, cls: type) -> None:
         """The class of arrays that calls return (`mixflow.NDArray`)."""
 
+    def set_operator_ids(self, ids: dict[str, tuple[int, tuple[Any, ...]]]) -> None:
+        """Operators of Python's number protocol: key -> (operator id, static params tuple).
+
+        Two arrays (inputs self, other; no scalars): 'add' 'sub' 'mul' 'div' 'mod' 'pow' 'eq' 'ne' 'lt'
+        'le' 'gt' 'ge'. Array and number (input self; scalars (float(number),)): each of these with
+        '_scalar', and with the number on the left 'rsub_scalar' 'rdiv_scalar' 'rmod_scalar'
+        'rpow_scalar'. One array: 'neg' 'abs'. In-place operators pass out=self. Numbers are bool, int,
+        float and NumPy scalars; anything else, and a missing key, gives NotImplemented.
+        """
+
     def empty(self, shape: Sequence[int], dtype_code: int, device: tuple[int, int]) -> Array: ...
     def from_numpy(self, source: np.ndarray[Any, Any], device: tuple[int, int]) -> Array:
         """A new array with a copy of `source`."""

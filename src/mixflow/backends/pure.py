@@ -50,7 +50,7 @@ def set_array_class(cls: type) -> None:
     state.array_class = cls
 
 
-def set_operator_ids(ids: dict[str, Any]) -> None:
+def set_operator_ids(ids: dict[str, tuple[int, tuple[Any, ...]]]) -> None:
     """See `_rt.Core`."""
     state.operator_ids.update(ids)
 

@@ -166,10 +166,10 @@ class Array:
         return _binary("mod", self, other, self)
 
     def __neg__(self) -> Any:
-        return _call("neg", [self], ())
+        return _unary("neg", self)
 
     def __abs__(self) -> Any:
-        return _call("abs", [self], ())
+        return _unary("abs", self)
 
     def __eq__(self, other: object) -> Any:
         return _binary("eq", self, other)
@@ -201,8 +201,15 @@ def _call(key: str, inputs: list[Any], scalars: Any, out: Any = None) -> Any:
     found = state.operator_ids.get(key)
     if found is None:
         return NotImplemented
-    op_id, params = found if isinstance(found, tuple) else (found, (None,) * len(scalars))
+    op_id, params = found
     return pure.invoke(op_id, inputs, params, scalars, out, None)
+
+
+def _unary(key: str, a: Array) -> Any:
+    made = _call(key, [a], ())
+    if made is NotImplemented:
+        raise TypeError(f"[{key}] expected its operator to be registered, got none")
+    return made
 
 
 def _binary(key: str, a: Array, b: Any, out: Any = None) -> Any:

@@ -50,6 +50,7 @@ from .creation import (
     zeros,
 )
 from .ndarray import NDArray, install_methods
+from .register import full_input_names as full_names
 from .save_load import load, load_frombuffer, save
 
 __all__ = [
@@ -110,9 +111,11 @@ def _set_operator_ids() -> None:
     ids = {}
     for key, name in arithmetic.PROTOCOL.items():
         if register.registered(name):
-            ids[key] = ir.get(name).id
-    if hasattr(_rt.core, "set_operator_ids"):
-        _rt.core.set_operator_ids(ids)
+            op = ir.get(name)
+            given = {p.name: 0.0 for p in op.params if p.runtime}
+            params, _, _ = register.Caller(op).params(given, len(full_names(op)))
+            ids[key] = (op.id, params)
+    _rt.core.set_operator_ids(ids)
 
 
 _set_operator_ids()
