@@ -25,6 +25,10 @@ class Tag {
   virtual ~Tag() = default;
   // Number of successful writes that have ended.
   virtual uint64_t version() const = 0;
+  // Identity of the engine that made it; no other engine takes it. Never reused.
+  virtual uint64_t engine_id() const = 0;
+  // Its number in traces.
+  virtual uint64_t number() const = 0;
 };
 using TagRef = std::shared_ptr<Tag>;
 
@@ -65,9 +69,10 @@ class TaskContext {
   virtual int threads() const = 0;
 };
 
-// One unit of work. The engine owns it after push and destroys it after it ended, on whatever
-// thread that happens: a task must not own Python objects (bind/ hands them back to a graveyard
-// that a thread with the GIL empties).
+// One unit of work. The engine owns it after push and destroys it when its work is over, on
+// whatever thread that happens, just before it counts as ended (a skipped one: shortly after): a
+// wait that returns finds the memory of the task free. A task must not own Python objects (bind/
+// hands them back to a graveyard that a thread with the GIL empties).
 class Task {
  public:
   virtual ~Task() = default;
@@ -76,6 +81,7 @@ class Task {
   virtual std::string describe() const { return "task"; }
 
   // A tag may stand in both lists or twice in one: it counts as one write if any write is there.
+  // The engine takes the lists over; run() must not use them.
   std::vector<TagRef> reads;
   std::vector<TagRef> writes;
   Lane lane;

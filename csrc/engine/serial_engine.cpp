@@ -1,6 +1,8 @@
 // The reference engine: a list of tasks in push order, scanned naively. A task runs inside push on
 // the calling thread, unless a task that has not ended yet (a caller up the stack, or a deferred
 // one) holds one of its tags; then whoever ends that task runs it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,7 +10,6 @@
 #include <list>
 #include <mutex>
 #include <thread>
-#include <unistd.h>
 
 #include "engine/engine.h"
 #include "engine/group.h"
@@ -24,11 +25,13 @@ using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
 
 struct SerialTag : Tag {
-  SerialTag(const void* owner, uint64_t number) : owner(owner), number(number) {}
+  SerialTag(uint64_t engine, uint64_t number) : engine_(engine), number_(number) {}
   uint64_t version() const override { return versions.load(std::memory_order_acquire); }
+  uint64_t engine_id() const override { return engine_; }
+  uint64_t number() const override { return number_; }
 
-  const void* const owner;
-  const uint64_t number;
+  const uint64_t engine_;
+  const uint64_t number_;
   std::atomic<uint64_t> versions{0};
   FailureRef failure;  // guarded by the engine's mutex
 };
@@ -84,7 +87,7 @@ class SerialEngine : public Engine {
  public:
   ~SerialEngine() override { close(); }
 
-  TagRef new_tag() override { return std::make_shared<SerialTag>(this, ++tags_); }
+  TagRef new_tag() override { return std::make_shared<SerialTag>(id_, ++tags_); }
 
   void push(std::unique_ptr<Task> task) override {
     Entry* parent = current();
@@ -169,7 +172,7 @@ class SerialEngine : public Engine {
       check(!access.released, "[engine] release: expected a tag that is still held, got one that ",
             "was released before; in ", entry.task->describe());
       if (failure) unraised_.add(failure);
-      if (entry.traced) entry.event.released.emplace_back(access.tag->number, now_ns());
+      if (entry.traced) entry.event.released.emplace_back(access.tag->number(), now_ns());
       settle(access, failure);
       run_ready(lock);
       return;
@@ -205,9 +208,9 @@ class SerialEngine : public Engine {
   }
 
   SerialTag& checked(const TagRef& tag) const {
-    auto* own = dynamic_cast<SerialTag*>(tag.get());
-    check(own && own->owner == this, "[engine] expected a tag of this engine, got another");
-    return *own;
+    check(tag && tag->engine_id() == id_, "[engine] expected a tag of this engine, got ",
+          tag ? "a tag of another" : "none");
+    return static_cast<SerialTag&>(*tag);
   }
 
   std::vector<SerialAccess> merge(const Task& task) const {
@@ -310,7 +313,7 @@ class SerialEngine : public Engine {
     if (!error) return nullptr;
     auto failure = std::make_shared<Failure>();
     failure->order = entry.event.order;
-    failure->text = failure_text(error, *entry.task);
+    failure->text = failure_text(error, entry.task.get(), entry.task->site);
     return failure;
   }
 
@@ -365,11 +368,11 @@ class SerialEngine : public Engine {
   void record(Entry& entry) {
     if (!entry.traced) return;
     entry.event.end_ns = now_ns();
-    entry.event.name = entry.task->describe();
+    entry.event.name = description(*entry.task);
     entry.event.lane = entry.task->lane;
     for (const SerialAccess& access : entry.accesses) {
-      if (access.write) entry.event.writes.push_back(access.tag->number);
-      if (access.reads) entry.event.reads.push_back(access.tag->number);
+      if (access.write) entry.event.writes.push_back(access.tag->number());
+      if (access.reads) entry.event.reads.push_back(access.tag->number());
     }
     trace_.add(entry.event);
   }
@@ -450,6 +453,7 @@ class SerialEngine : public Engine {
 
   using EntryList = std::list<EntryRef>;
 
+  const uint64_t id_ = next_engine_id();
   mutable std::mutex mutex_;  // guards all below but the atomics; never held while a task runs
   EntryList entries_;         // tasks that have not ended, in push order
   std::list<std::condition_variable*> waiters_;  // each on the stack of its waiting thread

@@ -1,5 +1,6 @@
 #include "engine/task_error.h"
 
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -26,14 +27,6 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-std::string description(const Task& task) {
-  try {
-    return task.describe();
-  } catch (...) {
-    return "task";
-  }
-}
-
 }  // namespace
 
 void set_site_resolver(std::function<std::string(uint32_t)> function) {
@@ -51,15 +44,28 @@ std::string site_text(uint32_t site) {
   return function ? function(site) : "";
 }
 
-std::string failure_text(const std::exception_ptr& error, const Task& task) {
-  std::string text = text_of(error) + "; in " + description(task);
-  const std::string site = site_text(task.site);
+std::string description(const Task& task) {
+  try {
+    return task.describe();
+  } catch (...) {
+    return "task";
+  }
+}
+
+std::string failure_text(const std::exception_ptr& error, const Task* task, uint32_t number) {
+  std::string text = text_of(error) + "; in " + (task ? description(*task) : "task");
+  const std::string site = site_text(number);
   return site.empty() ? text : text + ", created at " + site;
 }
 
 FailureRef older(const FailureRef& a, const FailureRef& b) {
   if (!a || !b) return a ? a : b;
   return b->order < a->order ? b : a;
+}
+
+uint64_t next_engine_id() {
+  static std::atomic<uint64_t> engines{0};
+  return ++engines;
 }
 
 void UnraisedFailures::add(const FailureRef& failure) {

@@ -21,11 +21,18 @@ struct Failure {
 };
 using FailureRef = std::shared_ptr<Failure>;
 
-// "<original>; in <describe()>, created at <site_text>". Calls describe(): not under a lock.
-std::string failure_text(const std::exception_ptr& error, const Task& task);
+// Its describe(), which may throw.
+std::string description(const Task& task);
+
+// "<original>; in <describe()>, created at <site_text>"; the last part only for a known site.
+// Calls describe(): not under a lock. The task may be null when its work is over.
+std::string failure_text(const std::exception_ptr& error, const Task* task, uint32_t site);
 
 // The older of two failures by push order; either may be null.
 FailureRef older(const FailureRef& a, const FailureRef& b);
+
+// A number that no other engine of the process has.
+uint64_t next_engine_id();
 
 // The failures that no wait has raised yet, oldest first. Guarded by the lock of the engine.
 class UnraisedFailures {
