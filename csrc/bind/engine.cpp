@@ -1,0 +1,161 @@
+// The engine as Python sees it: callbacks as tasks, waits, traces, limits.
+#include "engine/engine.h"
+
+#include "bind/modules.h"
+#include "bind/waits.h"
+
+namespace mixflow::bind {
+namespace {
+
+// Runs a Python callable on the python lane. It ends when everything that the callable pushed has
+// ended: those tasks hold its scope.
+class CallbackTask final : public engine::Task {
+ public:
+  CallbackTask(Held function, std::string name)
+      : function_(std::move(function)), name_(std::move(name)), outer_(plan::current_scope()) {
+    lane = engine::Lane{engine::LaneKind::python, 0};
+    if (outer_) outer_->mark_used();
+  }
+
+  void run(engine::TaskContext& context) override {
+    auto completion = context.defer();
+    auto scope = std::make_shared<plan::Scope>(
+        [completion](std::exception_ptr error) { completion->done(error); });
+    try {
+      plan::with_scope(scope, [this] { call(); });
+    } catch (...) {
+      scope->fail(std::current_exception());
+    }
+  }
+  std::string describe() const override { return name_; }
+
+  plan::Scope* outer() const { return outer_.get(); }
+
+ private:
+  void call() const {
+    nb::gil_scoped_acquire locked;
+    drain_graveyard();
+    try {
+      nb::handle(function_.get())();
+    } catch (const nb::python_error& error) {
+      throw_as_error(error);
+    }
+  }
+
+  Held function_;
+  std::string name_;
+  plan::ScopeRef outer_;
+};
+
+const plan::ChunkRef& chunk_of(nb::handle item) {
+  if (is_array(item)) return as_array(item).array.chunk;
+  check(nb::isinstance<PyTag>(item), "[push] expected arrays or tags, got ",
+        Py_TYPE(item.ptr())->tp_name);
+  return nb::cast<PyTag&>(item).chunk;
+}
+
+void push_callback(nb::handle function, nb::handle reads, nb::handle writes,
+                   const std::string& name, int priority, const std::string& lane) {
+  check(lane == "python", "[push] expected lane 'python' for a Python callback, got '", lane, "'");
+  check(PyCallable_Check(function.ptr()) != 0, "[push] expected a callable, got ",
+        Py_TYPE(function.ptr())->tp_name);
+  auto task = std::make_unique<CallbackTask>(hold(function), name);
+  task->priority = priority;
+  task->site = current_site();
+  for (nb::handle item : reads) task->reads.push_back(chunk_of(item)->tag());
+  for (nb::handle item : writes) {
+    const plan::ChunkRef& chunk = chunk_of(item);
+    plan::Array whole;  // a callback may write all of the storage, or part: keep older errors
+    whole.chunk = chunk;
+    whole.desc.dtype = DType::uint8;
+    whole.desc.shape = Shape{static_cast<int64_t>(chunk->bytes())};
+    plan::declare_write(task.get(), whole, task->outer());
+  }
+  push_unlocked([&] { plan::engine().push(std::move(task)); });
+}
+
+const char* name_of_lane(engine::LaneKind kind) {
+  switch (kind) {
+    case engine::LaneKind::compute: return "compute";
+    case engine::LaneKind::small: return "small";
+    case engine::LaneKind::copy_in: return "copy_in";
+    case engine::LaneKind::copy_out: return "copy_out";
+    case engine::LaneKind::io: return "io";
+    case engine::LaneKind::python: return "python";
+  }
+  return "";
+}
+
+nb::list numbers(const std::vector<uint64_t>& values) {
+  nb::list made;
+  for (uint64_t value : values) made.append(value);
+  return made;
+}
+
+nb::dict from_event(const engine::TraceEvent& event) {
+  nb::dict made;
+  made["order"] = event.order;
+  made["name"] = event.name;
+  made["lane"] = name_of_lane(event.lane.kind);
+  made["device"] = event.lane.device;
+  made["start_ns"] = event.start_ns;
+  made["end_ns"] = event.end_ns;
+  made["reads"] = numbers(event.reads);
+  made["writes"] = numbers(event.writes);
+  nb::list released;
+  for (auto [tag, time] : event.released) released.append(nb::make_tuple(tag, time));
+  made["released"] = released;
+  made["skipped"] = event.skipped;
+  made["failed"] = event.failed;
+  return made;
+}
+
+nb::list stop_trace() {
+  nb::list made;
+  for (const auto& event : plan::engine().stop_trace()) made.append(from_event(event));
+  return made;
+}
+
+void wait_all() {
+  wait_interruptibly([](int64_t ms) { return plan::engine().wait_all(ms); });
+}
+
+void set_engine(const std::string& kind) {
+  wait_all();
+  nb::gil_scoped_release unlocked;
+  plan::set_engine(kind);
+}
+
+void wait_tag(PyTag& self) {
+  const engine::TagRef tag = self.chunk->tag();
+  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(tag, ms); });
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  nb::class_<PyTag>(m, "Tag")
+      .def("__init__",
+           [](PyTag* self) { new (self) PyTag{std::make_shared<plan::Chunk>(0, Device{})}; })
+      .def_prop_ro("version", [](PyTag& t) { return t.chunk->version(); })
+      .def("wait", wait_tag);
+  m.def("push", push_callback, nb::arg("fn"), nb::arg("reads"), nb::arg("writes"),
+        nb::arg("name") = "call", nb::arg("priority") = 0, nb::arg("lane") = "python");
+  m.def("wait_all", wait_all);
+  m.def("set_engine", set_engine, nb::arg("kind"));
+  m.def("engine_kind", [] { return plan::engine_kind(); });
+  m.def("set_threads", [](int count) {
+    check(count >= 1, "[set_threads] expected at least 1, got ", count);
+    nb::gil_scoped_release unlocked;
+    plan::engine().set_core_budget(count);
+  });
+  m.def("threads", [] { return plan::engine().core_budget(); });
+  m.def("pending", [] { return plan::engine().pending(); });
+  m.def("set_queue_limits", [](size_t tasks, size_t nbytes) {
+    plan::engine().set_limits({tasks, nbytes});
+  }, nb::arg("tasks"), nb::arg("nbytes"));
+  m.def("start_trace", [] { plan::engine().start_trace(); });
+  m.def("stop_trace", stop_trace);
+}
+
+}  // namespace mixflow::bind

@@ -1,0 +1,111 @@
+// Prepared kernels.
+#include "kernels/kernel.h"
+
+#include "bind/modules.h"
+#include "bind/waits.h"
+
+namespace mixflow::bind {
+namespace {
+
+constexpr const char* kRegistryName = "mixflow.kernels.Registry";
+
+kernels::Attr to_list_attr(nb::handle value) {
+  std::vector<int64_t> whole;
+  std::vector<double> numbers;
+  bool integers = true;
+  for (nb::handle item : value) {
+    integers = integers && !PyFloat_Check(item.ptr());
+    numbers.push_back(PyFloat_AsDouble(item.ptr()));
+    if (PyErr_Occurred()) throw nb::python_error();
+    if (integers) whole.push_back(nb::cast<int64_t>(item));
+  }
+  if (integers) return whole;
+  return numbers;
+}
+
+kernels::Attr to_attr(const std::string& key, nb::handle value) {
+  PyObject* p = value.ptr();
+  if (PyBool_Check(p)) return p == Py_True;
+  if (PyLong_Check(p)) return nb::cast<int64_t>(value);
+  if (PyFloat_Check(p)) return PyFloat_AS_DOUBLE(p);
+  if (PyUnicode_Check(p)) return nb::cast<std::string>(value);
+  if (PyTuple_Check(p) || PyList_Check(p)) return to_list_attr(value);
+  throw Error(concat("[prepare] expected a bool, number, text or tuple for ", key, ", got ",
+                     Py_TYPE(p)->tp_name));
+}
+
+nb::object prepare(const std::string& primitive, nb::dict attrs, nb::handle inputs,
+                   nb::handle outputs, int threads) {
+  kernels::Request request;
+  request.primitive = primitive;
+  for (auto [key, value] : attrs) {
+    if (value.is_none()) continue;  // absent
+    const auto name = nb::cast<std::string>(key);
+    request.attrs.set(name, to_attr(name, value));
+  }
+  request.inputs = to_descs(inputs);
+  request.outputs = to_descs(outputs);
+  request.threads = threads > 0 ? threads : plan::engine().core_budget();
+  auto kernel = kernels::registry().prepare(request);
+  return kernel ? nb::cast(PyKernel{std::move(kernel)}) : nb::none();
+}
+
+// For tests: runs a kernel as a task on plain arrays and waits.
+void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_t seed,
+                uint64_t draw) {
+  auto args = to_arrays(ins, "run_kernel");
+  const size_t inputs = args.size();
+  for (auto& out : to_arrays(outs, "run_kernel")) args.push_back(out);
+  for (auto& arg : args) wait_to_write(arg);
+  struct Task final : engine::Task {
+    kernels::KernelRef kernel;
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    storage::BlockRef workspace;
+    kernels::RunContext values;
+    std::vector<plan::Array> keep;
+    void run(engine::TaskContext&) override {
+      kernel->run({in.data(), out.data(), workspace->data()}, values);
+    }
+    std::string describe() const override { return kernel->implementation; }
+  };
+  auto task = std::make_unique<Task>();
+  task->kernel = kernel.kernel;
+  task->workspace = storage::allocate(kernel.kernel->workspace_bytes);
+  task->values = {seed, draw};
+  task->threads = kernel.kernel->threads;
+  plan::Chunk done(0, Device{});
+  task->writes.push_back(done.tag());
+  for (size_t i = 0; i < args.size(); ++i) {
+    (i < inputs ? task->in.push_back(args[i].data()) : task->out.push_back(args[i].data()));
+  }
+  for (size_t i = inputs; i < args.size(); ++i) args[i].chunk->bump_version();
+  task->keep = std::move(args);
+  push_unlocked([&] { plan::engine().push(std::move(task)); });
+  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(done.tag(), ms); });
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& m) {
+  nb::class_<PyKernel>(m, "Kernel")
+      .def_prop_ro("workspace_bytes", [](PyKernel& k) { return k.kernel->workspace_bytes; })
+      .def_prop_ro("threads", [](PyKernel& k) { return k.kernel->threads; })
+      .def_prop_ro("cheap", [](PyKernel& k) { return k.kernel->cheap; })
+      .def_prop_ro("random", [](PyKernel& k) { return k.kernel->random; })
+      .def_prop_ro("inplace",
+                   [](PyKernel& k) {
+                     nb::list pairs;
+                     for (auto [out, in] : k.kernel->inplace) pairs.append(nb::make_tuple(out, in));
+                     return pairs;
+                   })
+      .def_prop_ro("implementation", [](PyKernel& k) { return k.kernel->implementation; });
+  m.def("prepare", prepare, nb::arg("primitive"), nb::arg("attrs"), nb::arg("inputs"),
+        nb::arg("outputs"), nb::arg("threads") = 0);
+  m.def("run_kernel", run_kernel, nb::arg("kernel"), nb::arg("ins"), nb::arg("outs"),
+        nb::arg("seed") = 0, nb::arg("draw") = 0);
+  m.def("kernel_registry", [] { return nb::capsule(&kernels::registry(), kRegistryName); });
+  kernels::register_plain_kernels(kernels::registry());
+}
+
+}  // namespace mixflow::bind
