@@ -54,7 +54,8 @@ def computed(x: Array) -> Array:
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype that `computed` gives."""
-    return computed(np.empty(0, dtype)).dtype
+    found: np.dtype[Any] = computed(np.empty(0, dtype)).dtype
+    return found
 
 
 def stored(value: Any, dtype: np.dtype[Any]) -> Array:

@@ -135,7 +135,9 @@ def scatter_add(base: Array, at: Array, updates: Array, params: P) -> Array:
     """Duplicates add up."""
     axis = params["axis"] % base.ndim
     made = base.copy()
-    np.add.at(made, _front(axis, indices(at, base.shape[axis], params["mode"], "scatter_add")), updates)
+    np.add.at(
+        made, _front(axis, indices(at, base.shape[axis], params["mode"], "scatter_add")), updates
+    )
     return made
 
 

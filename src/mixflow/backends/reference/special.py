@@ -66,7 +66,9 @@ def polygamma(n: int, x: Array) -> Array:
     """Derivative n + 1 of log(gamma(x)); needs x > -1000 where n > 0."""
     x = np.asarray(x, np.float64)
     if n == 0:
-        reflected = polygamma_positive(0, 1 - np.where(x > 0, 0.0, x)) - math.pi / np.tan(math.pi * x)
+        reflected = polygamma_positive(0, 1 - np.where(x > 0, 0.0, x)) - math.pi / np.tan(
+            math.pi * x
+        )
         return np.where(x > 0, polygamma_positive(0, np.where(x > 0, x, 1.0)), reflected)
     return np.where(x > -1000, polygamma_positive(n, np.maximum(x, -1000)), np.nan)
 

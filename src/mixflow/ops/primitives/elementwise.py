@@ -206,8 +206,15 @@ _binary("minimum", "The smaller; NaN if either is", _split("less_equal"))
 _binary("hypot", "sqrt(a * a + b * b)", lambda a, b, y, g: (g * a / y, g * b / y))
 _binary("arctan2", "Angle of the point (b, a) in radians", _arctan2_grad)
 for _name in (
-    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
-    "logical_and", "logical_or", "logical_xor",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
 ):
     _binary(_name, f"1 where {_name.replace('_', ' ')}, else 0", None)
 

@@ -14,7 +14,7 @@ import numpy as np
 from ... import dtype as dtypes
 from ...errors import GraphError
 from ...ir import Param, Str, TensorType
-from .rules import Types, broadcast_shapes, define
+from .rules import Types, broadcast_shapes, define, merge_dtype, merge_type
 
 _REGISTER = re.compile(r"[it]\d+")
 
@@ -71,14 +71,26 @@ def parse(text: str) -> Program:
 
 
 def register_dtypes(program: Program, inputs: list[np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
-    """Dtype of every register."""
+    """Dtype of every register.
+
+    Raises:
+        DTypeError: an instruction mixes dtypes.
+        GraphError: nothing fixes a dtype.
+    """
     known = {f"i{k}": dtype for k, dtype in enumerate(inputs)}
     for step in program.instructions:
         values = step.args[1:] if step.op == "select" else step.args
-        found = next((known[a] for a in values if isinstance(a, str)), inputs[0] if inputs else None)
+        found = None
+        for name in values:
+            if isinstance(name, str):
+                found = merge_dtype("fused", f"{name} in '{step.op}'", found, known[name])
+        if found is None and inputs:
+            found = inputs[0]
         chosen = step.dtype if step.dtype is not None else found
         if chosen is None:
-            raise GraphError(f"[fused] expected an input or a cast that fixes the dtype, got '{step}'")
+            raise GraphError(
+                f"[fused] expected an input or a cast that fixes the dtype, got '{step}'"
+            )
         known[step.target] = chosen
     return known
 
@@ -89,7 +101,8 @@ def _infer(params: dict[str, Any], ins: Types, outs: Types) -> tuple[Types, Type
         return ins, outs
     shape = broadcast_shapes("fused", *(t.shape for t in ins))
     known = register_dtypes(program, [t.dtype for t in ins])  # type: ignore[misc]
-    return ins, [TensorType(shape, known[name]) for name in program.outputs]
+    made = [TensorType(shape, known[name]) for name in program.outputs]
+    return ins, [merge_type("fused", "output", m, t) for m, t in zip(made, outs, strict=True)]
 
 
 define(

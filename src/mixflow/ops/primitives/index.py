@@ -21,7 +21,7 @@ def _gathered(op: str, data: TensorType, at: TensorType, axis: int) -> tuple[int
 
 
 def _gather_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    return [typed(ins[0], _gathered("gather", *ins, params["axis"]))]
+    return [typed(ins[0], _gathered("gather", ins[0], ins[1], params["axis"]))]
 
 
 def _gather_vjp(node: Node, grads: Grads) -> Grads:
@@ -73,12 +73,13 @@ def _check_along(op: str, data: TensorType, at: TensorType, axis: int) -> None:
     a, b = data.shape, at.shape
     assert a is not None and b is not None
     axis = check_axis(op, axis, len(a))
-    same = len(a) == len(b) and all(x == y for i, (x, y) in enumerate(zip(a, b, strict=True)) if i != axis)
+    pairs = enumerate(zip(a, b, strict=False))
+    same = len(a) == len(b) and all(x == y for i, (x, y) in pairs if i != axis)
     expect(same, op, f"indices like {a} except on axis {axis}", b)
 
 
 def _along_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    _check_along("take_along", *ins, params["axis"])
+    _check_along("take_along", ins[0], ins[1], params["axis"])
     return [typed(ins[0], ins[1].shape)]  # type: ignore[arg-type]
 
 
@@ -104,7 +105,9 @@ define(
 def _put_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     common_dtype("put_along_add", [ins[0], ins[2]])
     _check_along("put_along_add", ins[0], ins[1], params["axis"])
-    expect(ins[2].shape == ins[1].shape, "put_along_add", f"updates of {ins[1].shape}", ins[2].shape)
+    expect(
+        ins[2].shape == ins[1].shape, "put_along_add", f"updates of {ins[1].shape}", ins[2].shape
+    )
     return [ins[0]]
 
 

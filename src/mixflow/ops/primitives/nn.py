@@ -13,7 +13,12 @@ Grads = list[Value | None]
 
 # -- convolution
 
-_CONV = (Param("stride", Shape), Param("dilate", Shape), Param("pad", Shape), Param("groups", Int, 1))
+_CONV = (
+    Param("stride", Shape),
+    Param("dilate", Shape),
+    Param("pad", Shape),
+    Param("groups", Int, 1),
+)
 
 
 def conv_shape(
@@ -25,7 +30,12 @@ def conv_shape(
         ShapeError: ranks, channels, groups or kernel do not fit.
     """
     n = len(x) - 2
-    expect(1 <= n <= 3 and len(w) == n + 2, op, "data (N, C, 1 to 3 axes) and weight alike", f"{x}, {w}")
+    expect(
+        1 <= n <= 3 and len(w) == n + 2,
+        op,
+        "data (N, C, 1 to 3 axes) and weight alike",
+        f"{x}, {w}",
+    )
     fits = all(len(p[k]) == n for k in ("stride", "dilate", "pad"))
     got = {k: p[k] for k in ("stride", "dilate", "pad")}
     expect(fits, op, f"stride, dilate and pad of {n} entries", got)
@@ -325,7 +335,9 @@ def _channel_sum(value: Value, axis: int) -> Value:
     return emit("reduce_sum", value, axes=axes, keepdims=False)
 
 
-def _stats_grad(x: Value, axis: int, mean: Value, gmean: Value | None, gvar: Value | None) -> Value | None:
+def _stats_grad(
+    x: Value, axis: int, mean: Value, gmean: Value | None, gvar: Value | None
+) -> Value | None:
     """What flows to x through its mean and its population variance."""
     count = math.prod(x.shape) // x.shape[axis]
     total: Value | None = None

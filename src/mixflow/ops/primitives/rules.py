@@ -36,7 +36,9 @@ def merge_shape(
     """
     if a is None or b is None:
         return b if a is None else a
-    fits = len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
+    fits = len(a) == len(b) and all(
+        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
+    )
     if not fits:
         tail = f"; {hint}" if hint else ""
         raise ShapeError(f"[{op}] expected {what} of shape {show(a)}, got {show(b)}{tail}")

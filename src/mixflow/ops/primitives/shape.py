@@ -142,7 +142,9 @@ define(
 
 def _unslice_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     region = slice_shape("unslice", params, params["shape"])
-    expect(region == ins[0].shape, "unslice", f"a value of the region's shape {region}", ins[0].shape)
+    expect(
+        region == ins[0].shape, "unslice", f"a value of the region's shape {region}", ins[0].shape
+    )
     return [typed(ins[0], params["shape"])]
 
 
@@ -174,7 +176,12 @@ def _pad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
         padded = max(b, a)
         if padded and limit is not None:
             enough = d > (padded if limit else 0)
-            expect(enough, "pad", f"an axis larger than its {params['mode']} padding", f"{d} and {padded}")
+            expect(
+                enough,
+                "pad",
+                f"an axis larger than its {params['mode']} padding",
+                f"{d} and {padded}",
+            )
     return [typed(ins[0], [d + b + a for d, b, a in zip(shape, before, after, strict=True)])]  # type: ignore[operator]
 
 
@@ -222,7 +229,9 @@ define(
 
 
 def _concatenate_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    expect(len(ins) == params["num_args"] > 0, "concatenate", f"{params['num_args']} tensors", len(ins))
+    expect(
+        len(ins) == params["num_args"] > 0, "concatenate", f"{params['num_args']} tensors", len(ins)
+    )
     first = ins[0].shape
     assert first is not None
     axis = check_axis("concatenate", params["axis"], len(first))
