@@ -45,6 +45,11 @@ class Context:
         """(type code, index): what the core and files use."""
         return (self.device_typeid, self.device_id)
 
+    @classmethod
+    def from_key(cls, key: tuple[int, int]) -> Context:
+        """The context of a (type code, index) pair."""
+        return cls(_TYPE_NAMES[key[0]], key[1])
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Context) and self.key == other.key
 

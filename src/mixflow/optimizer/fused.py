@@ -103,8 +103,7 @@ def _apply(
     node = ir.Node(op, f"{rule.op}_{values[0].node.name}", values, {**params, **numbers})
     first = len(node.types) - len(node.mutated)
     states = [(node[first + k], values[i]) for k, i in enumerate(node.mutated)]
-    assign = ir.Node(ir.primitive("assign"), f"{node.name}_assign", [values[0], node[0]])
-    return [(assign.values[-1], values[0]), *states]
+    return [(node[0], values[0]), *states]
 
 
 __all__ = ["FusedUpdate"]
