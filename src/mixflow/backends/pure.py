@@ -1,4 +1,4 @@
-"""The core's Protocol (`_rt.Core`) in plain Python on NumPy: everything runs at once, on the caller.
+"""The core's Protocol (`_rt.Core`) in plain Python on NumPy: tasks run at once, on the caller.
 
 Hazard: two cores must not drift apart. What the protocol promises (errors that stay on storage,
 versions, alias rules of `out=`, draw numbers) is kept here too, and both pass the same tests.
@@ -6,6 +6,7 @@ versions, alias rules of `out=`, draw numbers) is kept here too, and both pass t
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -83,10 +84,16 @@ class _Capsule:
 def from_dlpack(capsule: Any) -> Any:
     """See `_rt.Core`. A strided tensor is copied, a contiguous one shared."""
     shared = np.from_dlpack(_Capsule(capsule))
-    plain = np.ascontiguousarray(shared).reshape(shared.shape)
-    dtypes.canonical(plain.dtype)
-    chunk = Chunk(plain.reshape(-1).view(np.uint8), (1, 0))
-    return state.wrap(chunk, 0, plain.shape, plain.dtype)
+    dtype = dtypes.canonical(shared.dtype)
+    plain = shared if shared.flags.c_contiguous else shared.copy()
+    return state.wrap(Chunk(_writable_bytes(plain), (1, 0)), 0, plain.shape, dtype)
+
+
+def _writable_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Its memory as bytes. NumPy marks what an old capsule gives read-only, the sender does not."""
+    buffer = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    buffer.owner = array  # type: ignore[attr-defined]
+    return np.frombuffer(buffer, np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
 
 def shared_empty(name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Any:
@@ -129,8 +136,13 @@ def _look_up(op_id: int, params: Any, inputs: Sequence[Any], device: Any) -> _En
     global _misses
     if inputs:
         device = inputs[0]._chunk.device
-    key = (op_id, params, tuple([(a._np.dtype.num, a._np.shape) for a in inputs]), device,
-           _flags.training)
+    key = (
+        op_id,
+        params,
+        tuple([(a._np.dtype.num, a._np.shape) for a in inputs]),
+        device,
+        _flags.training,
+    )
     entry = _cache.get(key)
     if entry is None:
         for other in inputs:
@@ -193,7 +205,7 @@ def invoke(
         targets = outputs = [state.new_array(*t) for t in types]
     else:
         given = _given_outputs(entry, out)
-        outputs = given + [state.new_array(*t) for t in types[len(given):]]
+        outputs = given + [state.new_array(*t) for t in types[len(given) :]]
         targets = list(outputs)
         for i, array in enumerate(given):
             if _must_copy(entry, i, array, inputs, given):
@@ -360,8 +372,11 @@ def stop_trace() -> list[dict[str, Any]]:
 def storage_statistics() -> dict[str, int]:
     """See csrc/storage/storage.h `Statistics`."""
     return {
-        "live_bytes": state.memory.live, "peak_bytes": state.memory.peak, "pooled_bytes": 0,
-        "allocations": state.memory.allocations, "system_calls": state.memory.allocations,
+        "live_bytes": state.memory.live,
+        "peak_bytes": state.memory.peak,
+        "pooled_bytes": 0,
+        "allocations": state.memory.allocations,
+        "system_calls": state.memory.allocations,
         "limit_bytes": state.memory.limit,
     }
 

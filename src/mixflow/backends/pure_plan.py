@@ -95,7 +95,9 @@ class Plan:
         label: str = "plan",
     ) -> None:
         self._steps = [_Step(s) for s in steps]
-        self._descs = [(tuple(d.shape), dtypes.from_code(d.dtype), tuple(d.device)) for d in arg_descs]
+        self._descs = [
+            (tuple(d.shape), dtypes.from_code(d.dtype), tuple(d.device)) for d in arg_descs
+        ]
         self._access = list(arg_access)
         self._scalars = num_scalars
         self._ends = list(phase_ends) if phase_ends else [len(self._steps)]
@@ -178,9 +180,7 @@ class Plan:
             state.trace(self.label, "compute", began, pick(reads), pick(writes), carried, failed)
         return first, done
 
-    def _execute(
-        self, args: Any, scalars: Any, arena: Any, phase: int, rng: Any, user: Any
-    ) -> int:
+    def _execute(self, args: Any, scalars: Any, arena: Any, phase: int, rng: Any, user: Any) -> int:
         if arena is not None:
             memory = self._claim(arena, phase, user)
         else:

@@ -212,9 +212,17 @@ def trace(
     """Adds a task to the trace, where one is recorded."""
     if events is None:
         return
-    events.append({
-        "order": len(events), "name": name, "lane": lane, "start_ns": began,
-        "end_ns": time.perf_counter_ns(), "reads": [c.number for c in reads],
-        "writes": [c.number for c in writes], "released": [],
-        "skipped": skipped is not None, "failed": failed is not None,
-    })
+    events.append(
+        {
+            "order": len(events),
+            "name": name,
+            "lane": lane,
+            "start_ns": began,
+            "end_ns": time.perf_counter_ns(),
+            "reads": [c.number for c in reads],
+            "writes": [c.number for c in writes],
+            "released": [],
+            "skipped": skipped is not None,
+            "failed": failed is not None,
+        }
+    )

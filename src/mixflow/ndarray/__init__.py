@@ -6,8 +6,7 @@ import types
 from typing import Any
 
 from .. import _rt, ir
-from . import arithmetic, creation, dispatch, register, save_load
-from . import random as random
+from . import arithmetic, dispatch, random, register
 from .arithmetic import (
     add,
     divide,
@@ -54,12 +53,49 @@ from .register import full_input_names as full_names
 from .save_load import load, load_frombuffer, save
 
 __all__ = [
-    "NDArray", "add", "arange", "array", "concatenate", "divide", "empty", "equal", "eye",
-    "from_dlpack", "from_numpy", "full", "greater", "greater_equal", "histogram", "imdecode",
-    "install_methods", "lesser", "lesser_equal", "linspace", "load", "load_frombuffer",
-    "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "modulo", "moveaxis",
-    "multiply", "not_equal", "onehot_encode", "ones", "power", "random", "save", "split_v2",
-    "subtract", "to_dlpack_for_read", "to_dlpack_for_write", "true_divide", "waitall", "zeros",
+    "NDArray",
+    "add",
+    "arange",
+    "array",
+    "concatenate",
+    "divide",
+    "empty",
+    "equal",
+    "eye",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "greater",
+    "greater_equal",
+    "histogram",
+    "imdecode",
+    "install_methods",
+    "lesser",
+    "lesser_equal",
+    "linspace",
+    "load",
+    "load_frombuffer",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "modulo",
+    "moveaxis",
+    "multiply",
+    "not_equal",
+    "onehot_encode",
+    "ones",
+    "power",
+    "random",
+    "save",
+    "split_v2",
+    "subtract",
+    "to_dlpack_for_read",
+    "to_dlpack_for_write",
+    "true_divide",
+    "waitall",
+    "zeros",
 ]
 
 

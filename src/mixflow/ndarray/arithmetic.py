@@ -15,7 +15,12 @@ _NUMBERS = (bool, int, float, np.generic)
 
 
 def _two_sided(
-    name: str, array_op: str, scalar_op: str, left_scalar_op: str, numbers: Callable[..., Any], doc: str
+    name: str,
+    array_op: str,
+    scalar_op: str,
+    left_scalar_op: str,
+    numbers: Callable[..., Any],
+    doc: str,
 ) -> Callable[..., Any]:
     def call(lhs: Any, rhs: Any) -> Any:
         array = _rt.core.Array
@@ -34,9 +39,7 @@ def _two_sided(
         raise TypeError(f"[{name}] expected an NDArray or a number, got {type(lhs).__name__}")
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = (
-        f"{doc}\n\nArgs:\n    lhs: NDArray or number.\n    rhs: NDArray or number; shapes broadcast.\n"
-    )
+    call.__doc__ = f"{doc}\n\nArgs:\n    lhs, rhs: NDArray or number; shapes broadcast.\n"
     return call
 
 
@@ -74,8 +77,12 @@ minimum = _two_sided(
 
 def _compare(name: str, stem: str, left: str, numbers: Callable[..., Any]) -> Callable[..., Any]:
     return _two_sided(
-        name, f"broadcast_{stem}", f"_{stem}_scalar", f"_{left}_scalar",
-        lambda a, b: float(numbers(a, b)), f"1 where lhs {stem} rhs, else 0, in the dtype of the input",
+        name,
+        f"broadcast_{stem}",
+        f"_{stem}_scalar",
+        f"_{left}_scalar",
+        lambda a, b: float(numbers(a, b)),
+        f"1 where lhs {stem} rhs, else 0, in the dtype of the input",
     )
 
 
@@ -85,21 +92,42 @@ greater = _compare("greater", "greater", "lesser", operator.gt)
 greater_equal = _compare("greater_equal", "greater_equal", "lesser_equal", operator.ge)
 lesser = _compare("lesser", "lesser", "greater", operator.lt)
 lesser_equal = _compare("lesser_equal", "lesser_equal", "greater_equal", operator.le)
-logical_and = _compare("logical_and", "logical_and", "logical_and", lambda a, b: bool(a) and bool(b))
+logical_and = _compare(
+    "logical_and", "logical_and", "logical_and", lambda a, b: bool(a) and bool(b)
+)
 logical_or = _compare("logical_or", "logical_or", "logical_or", lambda a, b: bool(a) or bool(b))
 logical_xor = _compare("logical_xor", "logical_xor", "logical_xor", lambda a, b: bool(a) != bool(b))
 
 #: Key of `core.set_operator_ids` -> operator.
 PROTOCOL = {
-    "add": "broadcast_add", "sub": "broadcast_sub", "mul": "broadcast_mul", "div": "broadcast_div",
-    "mod": "broadcast_mod", "pow": "broadcast_power", "eq": "broadcast_equal",
-    "ne": "broadcast_not_equal", "lt": "broadcast_lesser", "le": "broadcast_lesser_equal",
-    "gt": "broadcast_greater", "ge": "broadcast_greater_equal",
-    "add_scalar": "_plus_scalar", "sub_scalar": "_minus_scalar", "rsub_scalar": "_rminus_scalar",
-    "mul_scalar": "_mul_scalar", "div_scalar": "_div_scalar", "rdiv_scalar": "_rdiv_scalar",
-    "mod_scalar": "_mod_scalar", "rmod_scalar": "_rmod_scalar", "pow_scalar": "_power_scalar",
-    "rpow_scalar": "_rpower_scalar", "eq_scalar": "_equal_scalar", "ne_scalar": "_not_equal_scalar",
-    "lt_scalar": "_lesser_scalar", "le_scalar": "_lesser_equal_scalar",
-    "gt_scalar": "_greater_scalar", "ge_scalar": "_greater_equal_scalar",
-    "neg": "negative", "abs": "abs",
+    "add": "broadcast_add",
+    "sub": "broadcast_sub",
+    "mul": "broadcast_mul",
+    "div": "broadcast_div",
+    "mod": "broadcast_mod",
+    "pow": "broadcast_power",
+    "eq": "broadcast_equal",
+    "ne": "broadcast_not_equal",
+    "lt": "broadcast_lesser",
+    "le": "broadcast_lesser_equal",
+    "gt": "broadcast_greater",
+    "ge": "broadcast_greater_equal",
+    "add_scalar": "_plus_scalar",
+    "sub_scalar": "_minus_scalar",
+    "rsub_scalar": "_rminus_scalar",
+    "mul_scalar": "_mul_scalar",
+    "div_scalar": "_div_scalar",
+    "rdiv_scalar": "_rdiv_scalar",
+    "mod_scalar": "_mod_scalar",
+    "rmod_scalar": "_rmod_scalar",
+    "pow_scalar": "_power_scalar",
+    "rpow_scalar": "_rpower_scalar",
+    "eq_scalar": "_equal_scalar",
+    "ne_scalar": "_not_equal_scalar",
+    "lt_scalar": "_lesser_scalar",
+    "le_scalar": "_lesser_equal_scalar",
+    "gt_scalar": "_greater_scalar",
+    "ge_scalar": "_greater_equal_scalar",
+    "neg": "negative",
+    "abs": "abs",
 }

@@ -47,7 +47,9 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
         raise TypeError(
             f"[array] expected numbers of one regular shape, got {type(source_array).__name__}"
         ) from error
-    plain = values if values.flags.c_contiguous else np.ascontiguousarray(values).reshape(values.shape)
+    plain = (
+        values if values.flags.c_contiguous else np.ascontiguousarray(values).reshape(values.shape)
+    )
     return _rt.core.from_numpy(plain, _device(ctx))  # type: ignore[return-value]
 
 
@@ -59,7 +61,10 @@ def empty(
 
 
 def full(
-    shape: Any, val: float, ctx: Context | None = None, dtype: Any = np.float32,
+    shape: Any,
+    val: float,
+    ctx: Context | None = None,
+    dtype: Any = np.float32,
     out: NDArray | None = None,
 ) -> NDArray:
     """An array filled with one number."""
@@ -78,7 +83,11 @@ def _constant(value: float, shape: Any, ctx: Context | None, dtype: Any) -> NDAr
 
 
 def zeros(
-    shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str | None = None, **kwargs: Any
+    shape: Any,
+    ctx: Context | None = None,
+    dtype: Any = None,
+    stype: str | None = None,
+    **kwargs: Any,
 ) -> NDArray:
     """An array of zeros."""
     made = _constant(0.0, shape, ctx, dtype)
@@ -91,8 +100,13 @@ def ones(shape: Any, ctx: Context | None = None, dtype: Any = None, **kwargs: An
 
 
 def arange(
-    start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1,
-    infer_range: bool | None = None, ctx: Context | None = None, dtype: Any = np.float32,
+    start: float,
+    stop: float | None = None,
+    step: float = 1.0,
+    repeat: int = 1,
+    infer_range: bool | None = None,
+    ctx: Context | None = None,
+    dtype: Any = np.float32,
 ) -> NDArray:
     """Evenly spaced values in [start, stop), each `repeat` times."""
     if stop is None:
@@ -102,14 +116,23 @@ def arange(
     made = empty((count,), ctx, wanted)
     if count:
         primitive("iota")(
-            start=float(start), step=float(step), repeat=repeat, shape=(count,), dtype=wanted,
-            ctx=made.context, out=made,
+            start=float(start),
+            step=float(step),
+            repeat=repeat,
+            shape=(count,),
+            dtype=wanted,
+            ctx=made.context,
+            out=made,
         )
     return made
 
 
 def linspace(
-    start: float, stop: float, num: int, endpoint: bool = True, ctx: Context | None = None,
+    start: float,
+    stop: float,
+    num: int,
+    endpoint: bool = True,
+    ctx: Context | None = None,
     dtype: Any = np.float32,
 ) -> NDArray:
     """`num` evenly spaced values from start to stop."""
@@ -117,7 +140,12 @@ def linspace(
 
 
 def eye(
-    N: int, M: int = 0, k: int = 0, ctx: Context | None = None, dtype: Any = None, **kwargs: Any  # noqa: N803
+    N: int,
+    M: int = 0,
+    k: int = 0,
+    ctx: Context | None = None,
+    dtype: Any = None,
+    **kwargs: Any,
 ) -> NDArray:
     """Ones on the k-th diagonal of an N x M matrix (M = 0: square)."""
     return array(np.eye(N, M or None, k), ctx, dtype)
@@ -132,15 +160,22 @@ def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = Tr
 
 def moveaxis(tensor: NDArray, source: Any, destination: Any) -> NDArray:
     """Moves axes to new places; the others keep their order."""
-    return tensor.transpose(tuple(np.moveaxis(np.empty((0,) * tensor.ndim), source, destination).shape)) \
-        if tensor.ndim == 0 else tensor.transpose(_moved(tensor.ndim, source, destination))
+    return (
+        tensor.transpose(
+            tuple(np.moveaxis(np.empty((0,) * tensor.ndim), source, destination).shape)
+        )
+        if tensor.ndim == 0
+        else tensor.transpose(_moved(tensor.ndim, source, destination))
+    )
 
 
 def _moved(ndim: int, source: Any, destination: Any) -> tuple[int, ...]:
     froms = [source] if isinstance(source, int) else list(source)
     tos = [destination] if isinstance(destination, int) else list(destination)
     if len(froms) != len(tos):
-        raise ValueError("`source` and `destination` arguments must have the same number of elements")
+        raise ValueError(
+            "`source` and `destination` arguments must have the same number of elements"
+        )
     froms, tos = [a % ndim for a in froms], [a % ndim for a in tos]
     order = [a for a in range(ndim) if a not in froms]
     for to, origin in sorted(zip(tos, froms, strict=True)):
@@ -161,14 +196,11 @@ def split_v2(
     else:
         cuts = [int(i) for i in indices_or_sections]
     lead = (slice(None),) * (axis % ary.ndim)
-    parts = [
-        ary[(*lead, slice(a, b))]
-        for a, b in zip([0, *cuts], [*cuts, size], strict=True)
-    ]
+    parts = [ary[(*lead, slice(a, b))] for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
     return [p.squeeze(axis) for p in parts] if squeeze_axis else parts
 
 
-def histogram(a: NDArray, bins: Any = 10, range: Any = None) -> tuple[NDArray, NDArray]:  # noqa: A002
+def histogram(a: NDArray, bins: Any = 10, range: Any = None) -> tuple[NDArray, NDArray]:
     """(counts, edges) of the values."""
     counts, edges = np.histogram(
         a.asnumpy(), bins.asnumpy() if isinstance(bins, NDArray) else bins, range=range
@@ -192,7 +224,9 @@ def waitall() -> None:
     _rt.core.wait_all()
 
 
-def from_numpy(ndarray: np.ndarray[Any, Any], zero_copy: bool = True, array_cls: Any = None) -> NDArray:
+def from_numpy(
+    ndarray: np.ndarray[Any, Any], zero_copy: bool = True, array_cls: Any = None
+) -> NDArray:
     """An array with the values of a NumPy array; with `zero_copy` on the same memory.
 
     A shared array must not be written through NumPy afterwards, so it is marked read-only there.

@@ -76,7 +76,8 @@ def _normal(item: Any) -> Any:
     if isinstance(item, (np.ndarray, list, range, tuple)):
         found = np.asarray(
             [i.to_numpy() if isinstance(i, _rt.core.Array) else i for i in item]
-            if isinstance(item, (list, tuple)) else item
+            if isinstance(item, (list, tuple))
+            else item
         )
         if found.dtype == np.bool_:
             return found
@@ -164,8 +165,11 @@ def read(a: Any, key: Any) -> Any:
         if offset is not None:
             return a.view(offset, region.shape)
     elif region.kept == shape:
-        return a if region.shape == shape and 1 == max(region.step) == min(region.step) else \
-            _reshaped(_sliced(a, region), region.shape)
+        return (
+            a
+            if region.shape == shape and 1 == max(region.step) == min(region.step)
+            else _reshaped(_sliced(a, region), region.shape)
+        )
     return _reshaped(_sliced(a, region), region.shape)
 
 
@@ -194,8 +198,11 @@ def _read_advanced(a: Any, items: list[Any]) -> Any:
     places, shape = index_grid(items, a.shape)
     if 0 in shape:
         return a.view(0, shape)
-    single = full and len(arrays) == 1 and items[arrays[0]].dtype != np.bool_ \
-        if arrays and isinstance(items[arrays[0]], np.ndarray) else False
+    single = (
+        full and len(arrays) == 1 and items[arrays[0]].dtype != np.bool_
+        if arrays and isinstance(items[arrays[0]], np.ndarray)
+        else False
+    )
     if single:
         index = _checked(items[arrays[0]], arrays[0], a.shape[arrays[0]])
         at = _rt.core.from_numpy(index, a.device)
@@ -208,7 +215,7 @@ def _none_or_one(item: Any) -> Any:
     return None if item is None else 1
 
 
-def _with_new_axes(a: Any, items: list[Any]) -> tuple[Any, list[Any]]:
+def _with_new_axes(a: Any, items: list[Any], view: bool = False) -> tuple[Any, list[Any]]:
     """Replaces None in a key by a full slice of an axis that is really there."""
     shape: list[int] = []
     axis = 0
@@ -216,7 +223,8 @@ def _with_new_axes(a: Any, items: list[Any]) -> tuple[Any, list[Any]]:
         count = _axes_used(item)
         shape += a.shape[axis : axis + count] if item is not None else (1,)
         axis += count
-    return _reshaped(a, tuple(shape)), [slice(None) if i is None else i for i in items]
+    items = [slice(None) if i is None else i for i in items]
+    return a.view(0, shape) if view else _reshaped(a, tuple(shape)), items
 
 
 def _checked(index: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
@@ -256,9 +264,9 @@ def index_grid(
     chosen = items[:leading]
     advanced = [k for k, i in enumerate(chosen) if not isinstance(i, slice)]
     adjacent = advanced[-1] - advanced[0] + 1 == len(advanced)
-    arrays = np.broadcast_arrays(*[
-        _checked(np.asarray(chosen[k], np.int64), k, shape[k]) for k in advanced
-    ])
+    arrays = np.broadcast_arrays(
+        *[_checked(np.asarray(chosen[k], np.int64), k, shape[k]) for k in advanced]
+    )
     block = arrays[0].shape
     slices = [k for k in range(leading) if k not in advanced]
     before = [k for k in slices if k < advanced[0]] if adjacent else []
@@ -289,7 +297,7 @@ def _along(values: np.ndarray[Any, Any], position: int, ndim: int) -> np.ndarray
 def write(a: Any, key: Any, value: Any) -> None:
     """`a[key] = value`; the value broadcasts to the region and is converted to a's dtype."""
     shape = a.shape
-    if isinstance(key, slice) and key == slice(None) or key is Ellipsis:
+    if (isinstance(key, slice) and key == slice(None)) or key is Ellipsis:
         _fill(a, value)
         return
     items = expand_key(key, len(shape))
@@ -309,7 +317,8 @@ def write(a: Any, key: Any, value: Any) -> None:
 
 
 def _write_advanced(a: Any, items: list[Any], value: Any) -> None:
-    items = [i for i in items if i is not None]
+    if None in map(_none_or_one, items):
+        a, items = _with_new_axes(a, items, view=True)
     places, shape = index_grid(items, a.shape)
     if 0 in shape:
         return
@@ -368,12 +377,17 @@ def _fill(target: Any, value: Any) -> None:
     if got == shape:
         primitive("copy")(source, out=target)
         return
-    if source.size == target.size == 1 or got[len(got) - len(shape) :] == shape and \
-            source.size == target.size:
+    if (
+        source.size == target.size == 1
+        or (got[len(got) - len(shape) :] == shape
+        and source.size == target.size)
+    ):
         primitive("copy")(source.view(0, shape), out=target)
         return
     _check_fits(got, shape)
-    primitive("broadcast")(_reshaped(source, got[max(len(got) - len(shape), 0) :]), shape=shape, out=target)
+    primitive("broadcast")(
+        _reshaped(source, got[max(len(got) - len(shape), 0) :]), shape=shape, out=target
+    )
 
 
 def _check_fits(got: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends  # noqa: F401 - binds the core before its Array is subclassed
-from .. import _rt
+from .. import (
+    _rt,
+    backends,  # noqa: F401 - binds the core before its Array is subclassed
+)
 from .. import dtype as dtypes
 from ..context import Context
 from ..errors import DTypeError, MixflowError, ShapeError
@@ -65,7 +67,7 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
         return "default"
 
     @property
-    def T(self) -> NDArray:  # noqa: N802 - MXNet's and NumPy's name
+    def T(self) -> NDArray:
         """The axes in reverse order."""
         return self if self.ndim < 2 else self.transpose()
 
@@ -264,7 +266,9 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
         if axis is None:
             left = tuple(d for d in self.shape if d != 1)
             return self._with_shape(left or (1,))
-        chosen = {a + ndim if a < 0 else a for a in (axis if isinstance(axis, (tuple, list)) else (axis,))}
+        chosen = {
+            a + ndim if a < 0 else a for a in (axis if isinstance(axis, (tuple, list)) else (axis,))
+        }
         for a in chosen:
             if not 0 <= a < ndim or self.shape[a] != 1:
                 raise ShapeError(f"[squeeze] expected an axis of length 1, got {a} of {self.shape}")
@@ -279,7 +283,9 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
         """Stretched to `shape`; 0 in it keeps a dimension."""
         wanted = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         if len(wanted) < self.ndim:
-            raise ShapeError(f"[broadcast_to] expected at least {self.ndim} dimensions, got {wanted}")
+            raise ShapeError(
+                f"[broadcast_to] expected at least {self.ndim} dimensions, got {wanted}"
+            )
         lead = len(wanted) - self.ndim
         wanted = tuple(
             self.shape[i - lead] if d == 0 and i >= lead else d for i, d in enumerate(wanted)
@@ -367,13 +373,16 @@ def _unpickle(values: np.ndarray[Any, Any], device: tuple[int, int]) -> Any:
 
 #: Methods that are the operator of the same name applied to the array.
 FLUENT = (
-    "abs arccos arccosh arcsin arcsinh arctan arctanh argmax argmax_channel argmin argsort "
-    "broadcast_axes cbrt ceil clip cos cosh degrees depth_to_space diag exp expm1 fix flip floor "
-    "log log10 log1p log2 log_softmax max mean min nanprod nansum norm one_hot ones_like pad pick "
-    "prod radians rcbrt reciprocal relu repeat rint round rsqrt shape_array sigmoid sign sin sinh "
-    "size_array slice slice_axis slice_like softmax softmin sort space_to_depth split sqrt square "
-    "sum swapaxes take tan tanh tile topk trunc zeros_like"
-).split()
+    *("abs", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "argmax", "argmin"),
+    *("argmax_channel", "argsort", "broadcast_axes", "cbrt", "ceil", "clip", "cos", "cosh"),
+    *("degrees", "depth_to_space", "diag", "exp", "expm1", "fix", "flip", "floor", "log", "log10"),
+    *("log1p", "log2", "log_softmax", "max", "mean", "min", "nanprod", "nansum", "norm", "one_hot"),
+    *("ones_like", "pad", "pick", "prod", "radians", "rcbrt", "reciprocal", "relu", "repeat"),
+    *("rint", "round", "rsqrt", "shape_array", "sigmoid", "sign", "sin", "sinh", "size_array"),
+    *("slice", "slice_axis", "slice_like", "softmax", "softmin", "sort", "space_to_depth", "split"),
+    *("sqrt", "square", "sum", "swapaxes", "take", "tan", "tanh", "tile", "topk", "trunc"),
+    *("zeros_like",),
+)
 
 
 def _fluent(name: str) -> Callable[..., Any]:

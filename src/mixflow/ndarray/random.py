@@ -24,7 +24,9 @@ def _draw(scalar: str, sample: str, params: dict[str, Any], rest: dict[str, Any]
         options.pop("ctx", None)
         return function(sample)(*params.values(), **options)
     if any(given):
-        raise ValueError("Distribution parameters must all have the same type, got numbers and arrays")
+        raise ValueError(
+            "Distribution parameters must all have the same type, got numbers and arrays"
+        )
     options.setdefault("shape", (1,))
     if options.get("out") is not None:
         options["shape"] = options["out"].shape
@@ -34,8 +36,13 @@ def _draw(scalar: str, sample: str, params: dict[str, Any], rest: dict[str, Any]
 
 
 def uniform(
-    low: Any = 0, high: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None,
-    out: Any = None, **kwargs: Any,
+    low: Any = 0,
+    high: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Uniform in [low, high)."""
     rest = {"shape": shape, "dtype": dtype, "ctx": ctx, "out": out, **kwargs}
@@ -43,8 +50,13 @@ def uniform(
 
 
 def normal(
-    loc: Any = 0, scale: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None,
-    out: Any = None, **kwargs: Any,
+    loc: Any = 0,
+    scale: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Normal with mean `loc` and standard deviation `scale`."""
     rest = {"shape": shape, "dtype": dtype, "ctx": ctx, "out": out, **kwargs}
@@ -64,7 +76,12 @@ def randn(*shape: int, **kwargs: Any) -> Any:
 
 
 def poisson(
-    lam: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None, **kwargs: Any
+    lam: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Poisson with mean `lam`."""
     rest = {"shape": shape, "dtype": dtype, "ctx": ctx, "out": out, **kwargs}
@@ -72,7 +89,12 @@ def poisson(
 
 
 def exponential(
-    scale: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None, **kwargs: Any
+    scale: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Exponential with mean `scale`."""
     rest = {"shape": shape, "dtype": dtype, "ctx": ctx, "out": out, **kwargs}
@@ -80,8 +102,13 @@ def exponential(
 
 
 def gamma(
-    alpha: Any = 1, beta: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None,
-    out: Any = None, **kwargs: Any,
+    alpha: Any = 1,
+    beta: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Gamma with shape `alpha` and scale `beta`."""
     rest = {"shape": shape, "dtype": dtype, "ctx": ctx, "out": out, **kwargs}
@@ -89,7 +116,12 @@ def gamma(
 
 
 def negative_binomial(
-    k: Any = 1, p: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None,
+    k: Any = 1,
+    p: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
     **kwargs: Any,
 ) -> Any:
     """Negative binomial: failures before `k` successes of probability `p`."""
@@ -98,19 +130,31 @@ def negative_binomial(
 
 
 def generalized_negative_binomial(
-    mu: Any = 1, alpha: Any = 1, shape: Any = None, dtype: Any = None, ctx: Any = None,
-    out: Any = None, **kwargs: Any,
+    mu: Any = 1,
+    alpha: Any = 1,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Negative binomial by its mean `mu` and dispersion `alpha`."""
     rest = {"shape": shape, "dtype": dtype, "ctx": ctx, "out": out, **kwargs}
     return _draw(
-        "_random_generalized_negative_binomial", "_sample_generalized_negative_binomial",
-        {"mu": mu, "alpha": alpha}, rest,
+        "_random_generalized_negative_binomial",
+        "_sample_generalized_negative_binomial",
+        {"mu": mu, "alpha": alpha},
+        rest,
     )
 
 
 def randint(
-    low: int, high: int, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None,
+    low: int,
+    high: int,
+    shape: Any = None,
+    dtype: Any = None,
+    ctx: Any = None,
+    out: Any = None,
     **kwargs: Any,
 ) -> Any:
     """Whole numbers in [low, high)."""
@@ -119,7 +163,11 @@ def randint(
 
 
 def multinomial(
-    data: Any, shape: Any = None, get_prob: bool = False, out: Any = None, dtype: Any = "int32",
+    data: Any,
+    shape: Any = None,
+    get_prob: bool = False,
+    out: Any = None,
+    dtype: Any = "int32",
     **kwargs: Any,
 ) -> Any:
     """Category numbers by the probabilities in the last axis of `data`."""

@@ -22,9 +22,7 @@ def full_input_names(op: ir.Operator) -> tuple[str, ...]:
     """Every tensor input that the operator takes for some choice of its parameters, in order."""
     if not callable(op.inputs):
         return op.inputs
-    base: dict[str, Any] = {
-        p.name: 1 if p.default is ir.REQUIRED else p.default for p in op.params
-    }
+    base: dict[str, Any] = {p.name: 1 if p.default is ir.REQUIRED else p.default for p in op.params}
     best = _names_or_none(op, base) or ()
     for p in op.params:
         for choice in _choices(p):
@@ -104,7 +102,9 @@ class Caller:
         self._cache: dict[Any, tuple[tuple[Any, ...], int]] = {}
         self._defaults = {p.name: p.default for p in op.params if p.runtime}
 
-    def params(self, given: dict[str, Any], count: int) -> tuple[tuple[Any, ...], tuple[float, ...], int]:
+    def params(
+        self, given: dict[str, Any], count: int
+    ) -> tuple[tuple[Any, ...], tuple[float, ...], int]:
         """(static parameters, scalars, number of inputs wanted) for checked keyword parameters."""
         scalars: tuple[float, ...] = ()
         if self._runtime:
@@ -167,7 +167,7 @@ class Caller:
             args = args[:total]
         inputs = [a for a in args if a is not None]
         if kwargs:
-            for name in names[len(args):]:
+            for name in names[len(args) :]:
                 value = kwargs.pop(name, None)
                 if value is not None:
                     inputs.append(value)
@@ -209,17 +209,18 @@ def _fixed(op: ir.Operator, caller: Caller) -> Callable[..., Any]:
     invoke, op_id, total = _rt.core.invoke, op.id, len(caller.input_names)
     plain = not op.params
     creates = total == 0
+    optional = callable(op.inputs)
 
     def function(*args: Any, out: Any = None, name: Any = None, **kwargs: Any) -> Any:
         device = None
         if creates:
             device = device_of(kwargs.pop("ctx", None)) or _default_device()
-        if kwargs or len(args) != total or None in map(type_or_none, args):
+        if kwargs or len(args) != total or (optional and None in map(type_or_none, args)):
             inputs = caller.gather(args, kwargs)
         else:
             inputs = args  # type: ignore[assignment]
-        params, scalars, wanted = ((), (), total) if plain and not kwargs else caller.params(
-            kwargs, len(inputs)
+        params, scalars, wanted = (
+            ((), (), total) if plain and not kwargs else caller.params(kwargs, len(inputs))
         )
         if len(inputs) != wanted:
             caller.complain(inputs, wanted)
@@ -293,7 +294,10 @@ def registered(name: str) -> bool:
 
 
 _PREFIXES = {
-    "_contrib_": "contrib", "_linalg_": "linalg", "_sparse_": "sparse", "_image_": "image",
+    "_contrib_": "contrib",
+    "_linalg_": "linalg",
+    "_sparse_": "sparse",
+    "_image_": "image",
     "_random_": "random",
 }
 
@@ -302,7 +306,7 @@ def place(name: str) -> tuple[str, str]:
     """(namespace, public name) of an operator's name, by MXNet's prefixes."""
     for prefix, namespace in _PREFIXES.items():
         if name.startswith(prefix):
-            return namespace, name[len(prefix):]
+            return namespace, name[len(prefix) :]
     return ("_internal", name) if name.startswith("_") else ("", name)
 
 

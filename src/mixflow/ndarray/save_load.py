@@ -126,9 +126,7 @@ class _Reader:
 
     def _fail(self, expected: str, got: Any, at: int | None = None) -> FormatError:
         where = self._at if at is None else at
-        return FormatError(
-            f"[load] {self._name}: expected {expected} at offset {where}, got {got}"
-        )
+        return FormatError(f"[load] {self._name}: expected {expected} at offset {where}, got {got}")
 
     def _take(self, size: int, what: str) -> bytes:
         left = len(self._content) - self._at
@@ -259,7 +257,7 @@ class _Reader:
             aux.append((kind, self._shape("i", "q")))
         data = self._values(stored, dtype, "stored elements")
         indices = [self._values(s, d, "indices").astype(np.int64) for d, s in aux]
-        if not 0 < len(shape) or int(np.prod(shape, dtype=object)) * dtype.itemsize > 1 << 40:
+        if not len(shape) > 0 or int(np.prod(shape, dtype=object)) * dtype.itemsize > 1 << 40:
             raise self._fail("a sparse shape under a terabyte when dense", shape, at)
         fill = self._from_rows if stype == 1 else self._from_csr
         return _rt.core.from_numpy(fill(data, indices, shape, at), (1, 0))  # type: ignore[return-value]
@@ -276,8 +274,12 @@ class _Reader:
     def _from_csr(self, data: Any, indices: list[Any], shape: tuple[int, ...], at: int) -> Any:
         starts, columns = indices
         fits = (
-            len(shape) == 2 and data.shape == columns.shape and starts.shape == (shape[0] + 1,)
-            and starts[0] == 0 and starts[-1] == columns.size and bool((np.diff(starts) >= 0).all())
+            len(shape) == 2
+            and data.shape == columns.shape
+            and starts.shape == (shape[0] + 1,)
+            and starts[0] == 0
+            and starts[-1] == columns.size
+            and bool((np.diff(starts) >= 0).all())
         )
         if not fits or (columns.size and not 0 <= columns.min() <= columns.max() < shape[1]):
             raise self._fail(f"a CSR matrix of {shape}", f"{data.shape} with {starts.shape}", at)

@@ -60,7 +60,7 @@ def _expand(shape: tuple[int, ...], codes: tuple[int, ...]) -> tuple[list[int], 
     while i < len(codes):
         code = codes[i]
         needs = {0: 1, -3: 2, -4: 1}.get(code, 0)
-        if source + needs > len(shape) or code < -4:
+        if (needs and source + needs > len(shape)) or code < -4:
             raise _mismatch(shape, codes)
         if code == -1:
             if unknown is not None:
