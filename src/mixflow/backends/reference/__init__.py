@@ -9,5 +9,6 @@ from .backend import ReferenceBackend, compute, evaluate
 from .common import KERNELS
 
 __all__ = [
-    "KERNELS", "ReferenceBackend", "compute", "conv", "elementwise", "evaluate", "moves", "nn", "random",
+    "KERNELS", "ReferenceBackend", "compute", "conv", "elementwise", "evaluate", "moves", "nn",
+    "random",
 ]  # fmt: skip

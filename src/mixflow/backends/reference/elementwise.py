@@ -33,7 +33,7 @@ def _rint(x: Array) -> Array:
 
 def _round(x: Array) -> Array:
     whole = np.trunc(x)
-    return whole + np.sign(x) * (np.abs(x - whole) >= 0.5)
+    return np.asarray(whole + np.sign(x) * (np.abs(x - whole) >= 0.5))
 
 
 def _sigmoid(x: Array) -> Array:

@@ -110,9 +110,9 @@ def indices(at: Array, size: int, mode: str, op: str) -> Array:
     """
     at = at.astype(np.int64)
     if mode == "wrap":
-        return np.mod(at, size)
+        return np.asarray(np.mod(at, size))
     if mode == "clip":
-        return np.clip(at, 0, size - 1)
+        return np.asarray(np.clip(at, 0, size - 1))
     if at.size and (at.min() < -size or at.max() >= size):
         worst = int(at.max()) if at.max() >= size else int(at.min())
         raise MXNetError(f"[{op}] expected indices in [{-size}, {size}), got {worst}")
@@ -196,7 +196,7 @@ def _order(x: Array, axis: int, ascend: bool) -> Array:
     if ascend:
         return np.argsort(x, axis, kind="stable")
     found = np.argsort(np.flip(x, axis), axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(found, axis)
+    return np.asarray(x.shape[axis] - 1 - np.flip(found, axis))
 
 
 @kernel("sort")

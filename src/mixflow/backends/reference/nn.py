@@ -44,7 +44,7 @@ def matmul(a: Array, b: Array, params: P) -> Array:
         a = a.swapaxes(-1, -2)
     if params["transpose_b"]:
         b = b.swapaxes(-1, -2)
-    return np.matmul(a, b)
+    return np.asarray(np.matmul(a, b))
 
 
 # -- softmax and the norms
@@ -55,7 +55,7 @@ def softmax(x: Array, params: P) -> Array:
     """Shifted by the maximum."""
     x = widened(x)
     made = np.exp(x - x.max(params["axis"], keepdims=True))
-    return made / made.sum(params["axis"], keepdims=True)
+    return np.asarray(made / made.sum(params["axis"], keepdims=True))
 
 
 @kernel("log_softmax")
@@ -63,7 +63,7 @@ def log_softmax(x: Array, params: P) -> Array:
     """Shifted by the maximum."""
     x = widened(x)
     x = x - x.max(params["axis"], keepdims=True)
-    return x - np.log(np.exp(x).sum(params["axis"], keepdims=True))
+    return np.asarray(x - np.log(np.exp(x).sum(params["axis"], keepdims=True)))
 
 
 def _per_channel(x: Array, axis: int) -> tuple[tuple[int, ...], Callable[[Array], Array]]:
@@ -121,16 +121,15 @@ def _channel_window(x: Array, size: int) -> Array:
 
 
 def _lrn_scale(x: Array, params: P) -> Array:
-    return params["knorm"] + params["alpha"] / params["nsize"] * _channel_window(
-        x * x, params["nsize"]
-    )
+    around = _channel_window(x * x, params["nsize"])
+    return np.asarray(params["knorm"] + params["alpha"] / params["nsize"] * around)
 
 
 @kernel("lrn")
 def lrn(x: Array, params: P) -> Array:
     """A window over channels."""
     x = widened(x)
-    return x * _lrn_scale(x, params) ** -params["beta"]
+    return np.asarray(x * _lrn_scale(x, params) ** -params["beta"])
 
 
 @kernel("lrn_grad")
@@ -140,4 +139,4 @@ def lrn_grad(dy: Array, x: Array, y: Array, params: P) -> Array:
     scale = _lrn_scale(x, params)
     around = _channel_window(dy * y / scale, params["nsize"])
     factor = 2 * params["alpha"] * params["beta"] / params["nsize"]
-    return dy * scale ** -params["beta"] - factor * x * around
+    return np.asarray(dy * scale ** -params["beta"] - factor * x * around)

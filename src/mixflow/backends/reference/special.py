@@ -59,7 +59,7 @@ def erfinv(x: Array) -> Array:
         step = (_erfc(y) - rest) / (2 / math.sqrt(math.pi) * np.exp(-y * y))
         y = y + step / (1 + y * step)
     y = np.where(rest == 0, np.inf, np.where(x == 0, 0.0, y))
-    return np.copysign(y, x)
+    return np.asarray(np.copysign(y, x))
 
 
 def polygamma(n: int, x: Array) -> Array:

@@ -40,7 +40,8 @@ def _unary(name: str, doc: str, grad: Derivative | None, **fields: Any) -> None:
         reuse=((0, 0),),
         elementwise=fields.pop("elementwise", True),
         internal=fields.pop("internal", False),
-        doc=f"{doc}, elementwise.\n\nArgs:\n    data: any shape.\n\nReturns:\n    Same shape and dtype.",
+        doc=f"{doc}, elementwise.\n\nArgs:\n    data: any shape.\n\n"
+        "Returns:\n    Same shape and dtype.",
         **fields,
     )
 
@@ -163,7 +164,8 @@ def _binary(name: str, doc: str, grad: Pair | None) -> None:
         nondiff=() if grad is not None else ("lhs", "rhs"),
         reuse=((0, 0), (0, 1)),
         elementwise=True,
-        doc=f"{doc}, elementwise with broadcasting.\n\nArgs:\n    lhs, rhs: shapes that broadcast.\n"
+        doc=f"{doc}, elementwise with broadcasting.\n\n"
+        "Args:\n    lhs, rhs: shapes that broadcast.\n"
         "\nReturns:\n    The broadcast shape, same dtype.",
     )
 

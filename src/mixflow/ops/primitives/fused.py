@@ -100,7 +100,7 @@ def _infer(params: dict[str, Any], ins: Types, outs: Types) -> tuple[Types, Type
     if not all(t.known for t in ins):
         return ins, outs
     shape = broadcast_shapes("fused", *(t.shape for t in ins))
-    known = register_dtypes(program, [t.dtype for t in ins])  # type: ignore[misc]
+    known = register_dtypes(program, [t.dtype for t in ins if t.dtype is not None])
     made = [TensorType(shape, known[name]) for name in program.outputs]
     return ins, [merge_type("fused", "output", m, t) for m, t in zip(made, outs, strict=True)]
 

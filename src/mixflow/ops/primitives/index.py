@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...ir import Bool, DType, Enum, Float, Int, Node, Param, TensorType, Value, emit
-from .rules import Types, check_axis, common_dtype, define, expect, forward, typed, zeros
+from .rules import Types, check_axis, common_dtype, define, expect, forward, shape_of, typed, zeros
 
 Grads = list[Value | None]
 _AXIS = Param("axis", Int)
@@ -15,9 +15,9 @@ _MODE = Param("mode", Enum("clip", "wrap", "raise"), "clip")
 
 
 def _gathered(op: str, data: TensorType, at: TensorType, axis: int) -> tuple[int, ...]:
-    assert data.shape is not None and at.shape is not None
-    axis = check_axis(op, axis, len(data.shape))
-    return data.shape[:axis] + at.shape + data.shape[axis + 1 :]  # type: ignore[return-value]
+    shape = shape_of(data)
+    axis = check_axis(op, axis, len(shape))
+    return shape[:axis] + shape_of(at) + shape[axis + 1 :]
 
 
 def _gather_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
@@ -70,8 +70,7 @@ define(
 
 
 def _check_along(op: str, data: TensorType, at: TensorType, axis: int) -> None:
-    a, b = data.shape, at.shape
-    assert a is not None and b is not None
+    a, b = shape_of(data), shape_of(at)
     axis = check_axis(op, axis, len(a))
     pairs = enumerate(zip(a, b, strict=False))
     same = len(a) == len(b) and all(x == y for i, (x, y) in pairs if i != axis)
@@ -80,7 +79,7 @@ def _check_along(op: str, data: TensorType, at: TensorType, axis: int) -> None:
 
 def _along_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     _check_along("take_along", ins[0], ins[1], params["axis"])
-    return [typed(ins[0], ins[1].shape)]  # type: ignore[arg-type]
+    return [typed(ins[0], shape_of(ins[1]))]
 
 
 def _along_vjp(node: Node, grads: Grads) -> Grads:
@@ -141,7 +140,7 @@ def nd_shape(op: str, data: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, 
 
 
 def _nd_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    return [typed(ins[0], nd_shape("gather_nd", ins[0].shape, ins[1].shape))]  # type: ignore[arg-type]
+    return [typed(ins[0], nd_shape("gather_nd", *map(shape_of, ins)))]
 
 
 def _nd_vjp(node: Node, grads: Grads) -> Grads:
@@ -164,7 +163,7 @@ define(
 
 def _nd_add_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     common_dtype("scatter_nd_add", [ins[0], ins[2]])
-    shape = nd_shape("scatter_nd_add", ins[0].shape, ins[1].shape)  # type: ignore[arg-type]
+    shape = nd_shape("scatter_nd_add", *map(shape_of, ins[:2]))
     expect(ins[2].shape == shape, "scatter_nd_add", f"updates of shape {shape}", ins[2].shape)
     return [ins[0]]
 
@@ -189,7 +188,7 @@ define(
 
 def _one_hot_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     expect(params["depth"] > 0, "one_hot", "a positive depth", params["depth"])
-    return [typed(ins[0], (*ins[0].shape, params["depth"]), params["dtype"])]  # type: ignore[misc]
+    return [typed(ins[0], (*shape_of(ins[0]), params["depth"]), params["dtype"])]
 
 
 define(
@@ -211,8 +210,7 @@ define(
 
 def _same_axis(name: str) -> Any:
     def rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-        assert ins[0].shape is not None
-        check_axis(name, params["axis"], len(ins[0].shape))
+        check_axis(name, params["axis"], len(shape_of(ins[0])))
         return [ins[0]._replace(dtype=params.get("dtype", ins[0].dtype))]
 
     return forward(name, rule)

@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 from ...ir import Bool, Node, Param, TensorType, Value, emit
-from .rules import Types, define, expect, forward, reshape, sum_to, typed
+from .rules import Types, define, expect, forward, reshape, shape_of, sum_to, typed
 
 Grads = list[Value | None]
 
 
 def _rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    a, b = ins[0].shape, ins[1].shape
-    assert a is not None and b is not None
+    a, b = shape_of(ins[0]), shape_of(ins[1])
     expect(len(a) >= 2 and len(b) >= 2, "matmul", "two or more axes each", f"{a} and {b}")
     shared = len(a) == 2 or len(b) == 2 or a[:-2] == b[:-2]
     expect(shared, "matmul", "equal leading axes", f"{a} and {b}", "broadcast or reshape first")
@@ -22,7 +21,7 @@ def _rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     flags = f"transpose_a={params['transpose_a']}, transpose_b={params['transpose_b']}"
     expect(k == k2, "matmul", f"inner size {k}", f"{k2} of {a} times {b}", flags)
     lead = a[:-2] if len(a) > 2 else b[:-2]
-    return [typed(ins[0], (*lead, m, n))]  # type: ignore[arg-type]
+    return [typed(ins[0], (*lead, m, n))]
 
 
 def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...ir import Node, Value, emit
 from .index import nd_shape
-from .rules import Types, common_dtype, define, expect, merge_shape, zeros
+from .rules import Types, common_dtype, define, expect, merge_shape, shape_of, zeros
 from .shape import SLICE, put_back, slice_shape
 
 Grads = list[Value | None]
@@ -32,7 +32,7 @@ define(
 def _slice_infer(params: dict[str, Any], ins: Types, outs: Types) -> tuple[Types, Types]:
     common_dtype("slice_assign", ins)
     if ins[0].known:
-        region = slice_shape("slice_assign", params, ins[0].shape)  # type: ignore[arg-type]
+        region = slice_shape("slice_assign", params, shape_of(ins[0]))
         merge_shape("slice_assign", "a value", region, ins[1].shape, "broadcast it first")
     return ins, outs
 
@@ -61,7 +61,7 @@ define(
 def _scatter_infer(params: dict[str, Any], ins: Types, outs: Types) -> tuple[Types, Types]:
     common_dtype("scatter_assign_nd", [ins[0], ins[2]])
     if ins[0].known and ins[1].known:
-        shape = nd_shape("scatter_assign_nd", ins[0].shape, ins[1].shape)  # type: ignore[arg-type]
+        shape = nd_shape("scatter_assign_nd", shape_of(ins[0]), shape_of(ins[1]))
         expect(ins[2].shape == shape, "scatter_assign_nd", f"a value of {shape}", ins[2].shape)
     return ins, outs
 
@@ -85,5 +85,5 @@ define(
     infer=_scatter_infer,
     vjp=_scatter_vjp,
     nondiff=("indices",),
-    doc="The next version has `value` at the places of gather_nd; of equal places the last one wins.",
+    doc="The next version has `value` at the places of gather_nd; of equal ones the last wins.",
 )

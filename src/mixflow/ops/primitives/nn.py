@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...ir import Bool, Enum, Float, Int, Node, Param, Shape, TensorType, Value, emit, emit_node
-from .rules import Types, along, check_axis, define, expect, forward, typed
+from .rules import Types, along, check_axis, define, expect, forward, shape_of, typed
 
 Grads = list[Value | None]
 
@@ -51,7 +51,7 @@ def conv_shape(
 
 
 def _shapes(ins: Types) -> list[tuple[int, ...]]:
-    return [t.shape for t in ins]  # type: ignore[misc]
+    return [shape_of(t) for t in ins]
 
 
 def _conv_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
@@ -116,7 +116,7 @@ define(
     params=_CONV,
     infer=forward("conv", _conv_rule),
     vjp=_conv_vjp,
-    doc="Cross-correlation of data (N, C, *S) with weight (F, C / groups, *K); bias (F,) is optional.",
+    doc="Cross-correlation of data (N, C, *S) with weight (F, C / groups, *K); bias (F,) optional.",
 )
 define(
     "conv_data_grad",
@@ -162,7 +162,7 @@ def _pool_shape(op: str, p: dict[str, Any], x: tuple[int, ...]) -> tuple[int, ..
 
 
 def _pool_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    return [typed(ins[0], _pool_shape("pool", params, ins[0].shape))]  # type: ignore[arg-type]
+    return [typed(ins[0], _pool_shape("pool", params, shape_of(ins[0])))]
 
 
 def _pool_grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
@@ -298,8 +298,8 @@ _AXIS = Param("axis", Int, 1, doc="the channel axis")
 
 
 def _channels(op: str, params: dict[str, Any], x: TensorType) -> tuple[int]:
-    assert x.shape is not None
-    return (x.shape[check_axis(op, params["axis"], len(x.shape))],)  # type: ignore[return-value]
+    shape = shape_of(x)
+    return (shape[check_axis(op, params["axis"], len(shape))],)
 
 
 def _vectors(op: str, params: dict[str, Any], x: TensorType, vectors: Types) -> TensorType:

@@ -6,21 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ir import Bool, DType, Int, Node, Param, Shape, TensorType, Value, constant, emit
-from .rules import Types, broadcast_to, check_axis, define, expect, forward, keep_axes, typed
+from .rules import (
+    Types,
+    broadcast_to,
+    check_axis,
+    define,
+    expect,
+    forward,
+    keep_axes,
+    shape_of,
+    typed,
+)
 
 Grads = list[Value | None]
 
 
 def _reduced(name: str) -> Callable[[dict[str, Any], Types], list[TensorType]]:
     def rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-        shape, axes = ins[0].shape, params["axes"]
-        assert shape is not None
+        shape, axes = shape_of(ins[0]), params["axes"]
         ordered = list(axes) == sorted(set(axes)) and all(0 <= a < len(shape) for a in axes)
         expect(ordered, name, f"sorted axes in [0, {len(shape)})", axes)
         kept = [(1 if i in axes else d) for i, d in enumerate(shape)]
         if not params["keepdims"]:
             kept = [d for i, d in enumerate(shape) if i not in axes]
-        return [typed(ins[0], kept)]  # type: ignore[arg-type]
+        return [typed(ins[0], kept)]
 
     return rule
 
@@ -72,14 +81,13 @@ _reduction("reduce_min", "Smallest element (ties all get the gradient)", _extrem
 
 def _position(name: str) -> Callable[[dict[str, Any], Types], list[TensorType]]:
     def rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-        shape = ins[0].shape
-        assert shape is not None
+        shape = shape_of(ins[0])
         axis = check_axis(name, params["axis"], len(shape))
         expect(shape[axis] != 0, name, "a non-empty axis", shape)
         kept = [(1 if i == axis else d) for i, d in enumerate(shape)]
         if not params["keepdims"]:
             kept.pop(axis)
-        return [typed(ins[0], kept, params["dtype"])]  # type: ignore[arg-type]
+        return [typed(ins[0], kept, params["dtype"])]
 
     return rule
 

@@ -112,7 +112,7 @@ def broadcast_shapes(op: str, *shapes: PartialShape | None) -> PartialShape | No
 
 
 def broadcasting(op: str) -> InferRule:
-    """Rule: outputs have the inputs' broadcast shape and their one dtype (forward only for shapes)."""
+    """Rule: outputs have the inputs' broadcast shape and one dtype (shapes go forward only)."""
 
     def infer(params: dict[str, Any], ins: Types, outs: Types) -> tuple[Types, Types]:
         dtype = common_dtype(op, [*ins, *outs])
@@ -154,6 +154,12 @@ def expect(condition: bool, op: str, expected: str, got: object, hint: str = "")
     if not condition:
         tail = f"; {hint}" if hint else ""
         raise ShapeError(f"[{op}] expected {expected}, got {got}{tail}")
+
+
+def shape_of(known: TensorType) -> tuple[int, ...]:
+    """The shape of a fully known type."""
+    assert known.shape is not None and None not in known.shape
+    return known.shape  # type: ignore[return-value]
 
 
 def typed(like: TensorType, shape: Sequence[int], dtype: Any = None) -> TensorType:

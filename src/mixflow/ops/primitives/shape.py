@@ -16,6 +16,7 @@ from .rules import (
     expect,
     forward,
     reshape,
+    shape_of,
     sum_to,
     typed,
     zeros,
@@ -47,10 +48,9 @@ define(
 
 
 def _permute_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    axes, shape = params["axes"], ins[0].shape
-    assert shape is not None
+    axes, shape = params["axes"], shape_of(ins[0])
     expect(sorted(axes) == list(range(len(shape))), "permute", f"each axis of {shape} once", axes)
-    return [typed(ins[0], [shape[a] for a in axes])]  # type: ignore[misc]
+    return [typed(ins[0], [shape[a] for a in axes])]
 
 
 def _permute_vjp(node: Node, grads: Grads) -> Grads:
@@ -114,7 +114,7 @@ def slice_shape(op: str, params: dict[str, Any], shape: tuple[int, ...]) -> tupl
 
 
 def _slice_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    return [typed(ins[0], slice_shape("strided_slice", params, ins[0].shape))]  # type: ignore[arg-type]
+    return [typed(ins[0], slice_shape("strided_slice", params, shape_of(ins[0])))]
 
 
 def put_back(value: Value, params: Any, shape: tuple[int, ...]) -> Value:
@@ -166,13 +166,11 @@ define(
 
 
 def _pad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    shape, before, after = ins[0].shape, params["before"], params["after"]
-    assert shape is not None
+    shape, before, after = shape_of(ins[0]), params["before"], params["after"]
     fits = len(before) == len(after) == len(shape) and min((*before, *after), default=0) >= 0
     expect(fits, "pad", f"widths of 0 or more for {len(shape)} axes", (before, after))
     limit = {"constant": None, "edge": 0, "reflect": 1}[params["mode"]]
     for d, b, a in zip(shape, before, after, strict=True):
-        assert d is not None
         padded = max(b, a)
         if padded and limit is not None:
             enough = d > (padded if limit else 0)
@@ -182,7 +180,8 @@ def _pad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
                 f"an axis larger than its {params['mode']} padding",
                 f"{d} and {padded}",
             )
-    return [typed(ins[0], [d + b + a for d, b, a in zip(shape, before, after, strict=True)])]  # type: ignore[operator]
+    padded_shape = [d + b + a for d, b, a in zip(shape, before, after, strict=True)]
+    return [typed(ins[0], padded_shape)]
 
 
 def _pad_indices(size: int, before: int, after: int, mode: str) -> Value:
@@ -222,7 +221,7 @@ define(
     ),
     infer=forward("pad", _pad_rule),
     vjp=_pad_vjp,
-    doc="Adds elements before and after each axis: a constant, the edge, or a reflection without it.",
+    doc="Adds elements before and after each axis: a constant, the edge, or a reflection.",
 )
 
 # -- concatenation and the rest
@@ -232,18 +231,17 @@ def _concatenate_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     expect(
         len(ins) == params["num_args"] > 0, "concatenate", f"{params['num_args']} tensors", len(ins)
     )
-    first = ins[0].shape
-    assert first is not None
+    first = shape_of(ins[0])
     axis = check_axis("concatenate", params["axis"], len(first))
     total = 0
     for i, t in enumerate(ins):
-        assert t.shape is not None
-        fits = len(t.shape) == len(first) and all(
-            a == b for j, (a, b) in enumerate(zip(t.shape, first, strict=True)) if j != axis
+        shape = shape_of(t)
+        fits = len(shape) == len(first) and all(
+            a == b for j, (a, b) in enumerate(zip(shape, first, strict=True)) if j != axis
         )
-        expect(fits, "concatenate", f"input {i} like {first} except on axis {axis}", t.shape)
-        total += t.shape[axis] or 0
-    return [typed(ins[0], [total if i == axis else d for i, d in enumerate(first)])]  # type: ignore[misc]
+        expect(fits, "concatenate", f"input {i} like {first} except on axis {axis}", shape)
+        total += shape[axis]
+    return [typed(ins[0], [total if i == axis else d for i, d in enumerate(first)])]
 
 
 def _concatenate_vjp(node: Node, grads: Grads) -> Grads:
