@@ -280,14 +280,28 @@ def constant(value: float, dtype: Any, shape: tuple[int, ...] = ()) -> Value:
     return emit("full", value=float(value), shape=shape, dtype=np.dtype(dtype))
 
 
+def _is_weak(value: Value) -> bool:
+    """Whether a 0-d value is made of runtime scalars and constants alone, so that its dtype gives
+    way to that of an array it meets (``high - low`` of a draw).
+    """
+    node = value.node
+    if value.shape != ():
+        return False
+    if node.op is None:
+        return node.kind == "scalar"
+    return node.op.name == "full" or (
+        node.op.elementwise and all(_is_weak(v) for v in node.inputs)
+    )
+
+
 def binary(op: str, a: Any, b: Any) -> Value:
     """Elementwise `op` of two values, either of which may be a Python number."""
     if not isinstance(a, Value):
         a = constant(a, b.dtype)
     elif not isinstance(b, Value):
         b = constant(b, a.dtype)
-    elif a.node.kind == "scalar" and a.node.op is None and a.dtype != b.dtype:
+    elif a.dtype != b.dtype and _is_weak(a):
         a = emit("cast", a, dtype=b.dtype)
-    elif b.node.kind == "scalar" and b.node.op is None and b.dtype != a.dtype:
+    elif a.dtype != b.dtype and _is_weak(b):
         b = emit("cast", b, dtype=a.dtype)
     return emit(op, a, b)
