@@ -1,8 +1,23 @@
 """The operators. Importing this package fills the registry of `ir`."""
 
 from . import primitives  # noqa: I001 - the primitives stand first in the registry
-from . import creation, elementwise, index, matrix, random, reduce, shape, slicing
+from . import (
+    conv,
+    creation,
+    elementwise,
+    index,
+    loss,
+    matrix,
+    nn,
+    norm,
+    random,
+    reduce,
+    shape,
+    slicing,
+    update,
+)
 
 __all__ = [
-    "creation", "elementwise", "index", "matrix", "primitives", "random", "reduce", "shape", "slicing",
+    "conv", "creation", "elementwise", "index", "loss", "matrix", "nn", "norm", "primitives",
+    "random", "reduce", "shape", "slicing", "update",
 ]

@@ -64,7 +64,7 @@ def decode_shape(data: Dims, codes: tuple[int, ...], reverse: bool = False) -> D
         else:
             count = 1 if code == 0 else 2
             need(source + count <= len(data), f"expected codes for {len(data)} axes, got {codes}")
-            out.append(_product(data[source : source + count]))
+            out.append(product(data[source : source + count]))
             source += count
         i += 1
     return _fill_hole(data, out, hole)
@@ -84,7 +84,8 @@ def _reversed_codes(codes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(c for g in groups[::-1] for c in g)
 
 
-def _product(dims: Dims) -> int | None:
+def product(dims: Dims) -> int | None:
+    """Product of the dimensions, None if one is unknown."""
     return None if None in dims else size(d for d in dims if d is not None)
 
 
@@ -99,7 +100,7 @@ def _split_dim(dim: int | None, a: int, b: int) -> tuple[int | None, int | None]
 
 
 def _fill_hole(data: Dims, out: list[int | None], hole: int) -> Dims:
-    total, rest = _product(data), _product(tuple(d for i, d in enumerate(out) if i != hole))
+    total, rest = product(data), product(tuple(d for i, d in enumerate(out) if i != hole))
     if total is None or rest is None:
         return tuple(out)
     if hole >= 0:
@@ -131,8 +132,8 @@ def _reshape_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[
     out = merge(_target(data, params), out)
     missing = [i for i, d in enumerate(data) if d is None]
     if known(out) and len(missing) == 1:
-        rest = _product(tuple(d for d in data if d is not None))
-        total = _product(out)  # type: ignore[arg-type]
+        rest = product(tuple(d for d in data if d is not None))
+        total = product(out)  # type: ignore[arg-type]
         if rest and total is not None and total % rest == 0:
             data = tuple(total // rest if d is None else d for d in data)
     return [data], [out]
@@ -165,7 +166,7 @@ def _flatten_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[
     data, out = ins[0], outs[0]
     if data is None or not data:
         return ins, outs
-    out = merge((data[0], _product(data[1:])), out)
+    out = merge((data[0], product(data[1:])), out)
     assert out is not None
     return [(data[0] if data[0] is not None else out[0], *data[1:])], [out]
 
