@@ -12,12 +12,14 @@ from .. import dtype as dtypes
 from ..context import Context, current_context
 from ..errors import ShapeError
 from .ndarray import NDArray
-from .register import function, primitive
+from .register import fill, function, primitive
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     found = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(d) for d in shape)
-    if any(d < 0 for d in found):
+    if found and min(found) < 0:
         raise ShapeError(f"[empty] expected dimensions of at least 0, got {found}")
     return found
 
@@ -75,11 +77,11 @@ def full(
 
 
 def _constant(value: float, shape: Any, ctx: Context | None, dtype: Any) -> NDArray:
-    wanted, dims = dtypes.canonical(dtype), _shape(shape)
+    dims, device = _shape(shape), _device(ctx)
+    wanted = _FLOAT32 if dtype is None else dtypes.canonical(dtype)
     if 0 in dims:
-        return empty(dims, ctx, wanted)
-    made = empty(dims, ctx, wanted)
-    return primitive("full")(value=value, shape=dims, dtype=wanted, ctx=made.context, out=made)  # type: ignore[no-any-return]
+        return _rt.core.empty(dims, dtypes.code(wanted), device)  # type: ignore[return-value]
+    return fill(value, dims, wanted, None, device)  # type: ignore[no-any-return]
 
 
 def zeros(

@@ -8,7 +8,9 @@ from typing import Any
 
 from .. import _rt, ir
 from ..backends import default_backend
+from ..context import Context
 from ..dtype import from_code
+from ..errors import MXNetError
 
 
 @dataclass
@@ -55,6 +57,12 @@ def miss(
     from ..passes.pipeline import compile_graph
 
     op = ir.by_id(op_id)
+    places = {tuple(d.device) for d in in_descs}
+    if len(places) > 1:
+        shown = " and ".join(f"{Context.devtype2str[k]}({i})" for k, i in sorted(places))
+        raise MXNetError(
+            f"[{op.name}] expected inputs on one context, got {shown}; use as_in_context"
+        )
     named = {p.name: value for p, value in zip(op.params, params, strict=True)}
     visible = op.visible_count(named)
     graph = one_node_graph(op, named, in_descs)

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _rt
 from ..dtype import from_code
-from .register import primitive
+from .register import fill, primitive
 
 
 @dataclass
@@ -154,6 +154,11 @@ def read(a: Any, key: Any) -> Any:
         rest = shape[1:]
         step = a.size // size
         return a.view((key + size if key < 0 else key) * step, rest or (1,))
+    if type(key) is slice and not recording and key.step is None and shape:
+        size = shape[0]
+        begin, end, _ = key.indices(size)
+        length = max(end - begin, 0)
+        return a.view(begin * (a.size // size) if length else 0, (length, *shape[1:]))
     items = expand_key(key, len(shape))
     if any(_is_array(i) for i in items):
         return _read_advanced(a, items)
@@ -372,15 +377,18 @@ def _fill(target: Any, value: Any) -> None:
         return
     if value is target:
         return
+    if type(value) in (int, float) and value in (0, 1):
+        # Only these: each value of the constant is a kernel of its own.
+        dtype = from_code(target.dtype_code)
+        fill(float(value), target.shape, dtype, target, target.device)
+        return
     source = _as_array(target, value)
     got, shape = source.shape, target.shape
     if got == shape:
         primitive("copy")(source, out=target)
         return
-    if (
-        source.size == target.size == 1
-        or (got[len(got) - len(shape) :] == shape
-        and source.size == target.size)
+    if source.size == target.size == 1 or (
+        got[len(got) - len(shape) :] == shape and source.size == target.size
     ):
         primitive("copy")(source.view(0, shape), out=target)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -238,8 +239,9 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
             raise TypeError(f"[reshape] expected shape and reverse, got {list(kwargs)}")
         if len(wanted) == 1 and isinstance(wanted[0], (tuple, list)):
             wanted = wanted[0]
-        result = resolve_reshape(self.shape, tuple(int(s) for s in wanted), bool(reverse))
-        return self._with_shape(result)
+        codes = tuple(map(int, wanted))
+        plain = codes and min(codes) > 0 and math.prod(codes) == self.size
+        return self._with_shape(codes if plain else resolve_reshape(self.shape, codes, reverse))
 
     def _with_shape(self, shape: tuple[int, ...]) -> NDArray:
         if _rt.core.is_recording():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from .. import _rt, ir, ops  # noqa: F401 - ops fills the registry
 from ..context import Context
-from ..errors import MixflowError, ParamError, describe_unknown
+from ..errors import MixflowError, MXNetError, ParamError, describe_unknown
 
 _CACHE_LIMIT = 4096
 _SKIPPED = frozenset(("out", "name", "ctx"))
@@ -226,7 +227,7 @@ def _fixed(op: ir.Operator, caller: Caller) -> Callable[..., Any]:
             caller.complain(inputs, wanted)
         try:
             return invoke(op_id, inputs, params, scalars, out, device)
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, MXNetError):
             caller.complain(inputs, wanted)
             raise
 
@@ -249,7 +250,7 @@ def _variadic(op: ir.Operator, caller: Caller) -> Callable[..., Any]:
         params, scalars, wanted = caller.params(kwargs, len(data))
         try:
             return invoke(op_id, data, params, scalars, out, None)
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, MXNetError):
             caller.complain(data, wanted)
             raise
 
@@ -286,6 +287,16 @@ def primitive(name: str) -> Callable[..., Any]:
     if found is None:
         found = _primitives[name] = make_function(ir.primitive(name), name)
     return found
+
+
+def fill(value: float, shape: tuple[int, ...], dtype: Any, out: Any, device: Any) -> Any:
+    """The primitive `full` without the packing of parameters: the shortest way to zeros."""
+    return _rt.core.invoke(_full_id(), (), (value, shape, dtype), (), out, device)
+
+
+@cache
+def _full_id() -> int:
+    return ir.primitive("full").id
 
 
 def registered(name: str) -> bool:
