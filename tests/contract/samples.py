@@ -360,7 +360,7 @@ def _norms() -> dict[str, list[Sample]]:
         ],
         "lrn": [Sample((spread(2, 4, 3),), lrn, wrong=((4,),))],
         "lrn_grad": [
-            Sample((spread(2, 4, 3, seed=6), spread(2, 4, 3), y), lrn, wrong=((2,), y.shape, y.shape)),
+            Sample((spread(2, 4, 3, seed=6), y + 1, y), lrn, wrong=((2,), y.shape, y.shape)),
         ],
     }  # fmt: skip
 

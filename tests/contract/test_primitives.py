@@ -307,38 +307,115 @@ def test_host_call_stores_and_writes_variables_in_place(op: ir.Operator, sample:
         np.testing.assert_array_equal(got, want)
 
 
+KEY = (0x0123456789ABCDEF, (7 << 32) + 5)
+NATIVE = _rt.load_native()
+needs_native = pytest.mark.skipif(NATIVE is None, reason="the compiled core is not built")
+
+
 def _native_cases() -> list[Any]:
+    whole = [np.dtype(t) for t in (np.int32, np.int64, np.int8, np.uint8)]
     result = []
     for name, op in sorted(PRIMITIVES.items()):
         for i, sample in enumerate(SAMPLES.get(name, [])):
-            kinds = [np.dtype(np.float32), F64, *([np.dtype(np.int32)] if sample.integers else [])]
+            kinds = [*FLOATS, *(whole if sample.integers else [])]
             result += [pytest.param(op, sample, d, id=f"{name}-{i}-{d}") for d in kinds]
     return result
 
 
-NATIVE = _rt.load_native()
-
-
-@pytest.mark.skipif(NATIVE is None, reason="the compiled core is not built")
-@pytest.mark.parametrize(("op", "sample", "dtype"), _native_cases())
-def test_native_kernel_agrees_with_the_reference(
-    op: ir.Operator, sample: Sample, dtype: Any
-) -> None:
+def _compare(op: ir.Operator, arrays: list[np.ndarray], params: dict[str, Any]) -> str | None:
+    """Native against reference; the name of the native implementation, None if there is none."""
     from mixflow.backends.native import attributes
 
-    arrays = [np.ascontiguousarray(a) for a in _inputs(op, sample, dtype)]
-    node = _node(op, arrays, _params(sample, dtype))
-    expected = _run(op, sample, dtype)
+    node = _node(op, arrays, params)
     given = _descs(arrays)
     wanted = [ir.Desc(dtypes.code(v.dtype), v.shape) for v in node.values]
     kernel = NATIVE.prepare(op.name, attributes(dict(node.params)), given, wanted, 1)
     if kernel is None:
-        return  # the reference serves it
-    ins = [NATIVE.from_numpy(a, (1, 0)) for a in arrays]
-    outs = [NATIVE.empty(d.shape, d.dtype, (1, 0)) for d in wanted]
+        return None
+    outs = [np.empty(v.shape, v.dtype) for v in node.values]
+    call = ReferenceBackend().prepare(op, dict(node.params), given, wanted)
+    call(arrays, outs, KEY)
+    ins = [NATIVE.from_numpy(np.ascontiguousarray(a), (1, 0)) for a in arrays]
+    got = [NATIVE.empty(d.shape, d.dtype, (1, 0)) for d in wanted]
     for out, source in node.aliases.items():
-        outs[out] = ins[source]
-    NATIVE.run_kernel(kernel, ins, outs, 0, 0)
-    tolerance = TOLERANCE.get(np.dtype(dtype), 0) if np.dtype(dtype).kind == "f" else 0
-    for got, want in zip(outs, expected, strict=True):
-        np.testing.assert_allclose(got.to_numpy(), want, tolerance, tolerance)
+        got[out] = ins[source]
+    NATIVE.run_kernel(kernel, ins, got, *KEY)
+    for native, expected in zip(got, outs, strict=True):
+        tolerance = TOLERANCE.get(expected.dtype, 0)
+        made = native.to_numpy()
+        assert made.dtype == expected.dtype
+        wide = np.float64 if tolerance else expected.dtype
+        np.testing.assert_allclose(made.astype(wide), expected.astype(wide), tolerance, tolerance)
+    return str(kernel.implementation)
+
+
+@needs_native
+@pytest.mark.parametrize(("op", "sample", "dtype"), _native_cases())
+def test_native_kernel_agrees_with_the_reference(
+    op: ir.Operator, sample: Sample, dtype: Any
+) -> None:
+    if op.name == "random_bits" and dtype != F64:
+        return
+    _compare(op, _inputs(op, sample, dtype), _params(sample, dtype))
+
+
+SPECIAL = np.array(
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 3, 1e-3, 1e10, -1e10, 88]
+)
+ELEMENTWISE = [
+    pytest.param(op, id=name)
+    for name, op in sorted(PRIMITIVES.items())
+    if op.elementwise and not op.params
+]
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), F64], ids=str)
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_native_agrees_on_special_values(op: ir.Operator, dtype: Any) -> None:
+    count = len(op.input_names({}))
+    rows = [SPECIAL.reshape([-1 if i == k else 1 for i in range(count)]) for k in range(count)]
+    _compare(op, [r.astype(dtype) for r in rows], {})
+
+
+@needs_native
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_native_agrees_on_more_than_one_block(op: ir.Operator) -> None:
+    rng = np.random.default_rng(3)
+    shapes = [(37, 1, 131), (1, 29, 131), (37, 29, 1)][: len(op.input_names({}))]
+    if len(shapes) == 1:
+        shapes = [(37, 29, 131)]
+    _compare(op, [rng.uniform(0.1, 0.9, s).astype(np.float32) for s in shapes], {})
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["random_bits", "random_uniform", "random_normal"])
+@pytest.mark.parametrize("shape", [(), (1,), (1021, 33), (0, 3)], ids=str)
+def test_native_draws_equal_the_reference(name: str, shape: tuple[int, ...]) -> None:
+    more = {} if name == "random_bits" else {"dtype": np.dtype(np.float32)}
+    _compare(PRIMITIVES[name], [], {"shape": shape, **more})
+
+
+@needs_native
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("name", ["reduce_sum", "reduce_prod", "reduce_max", "reduce_min"])
+def test_native_reductions_of_many_elements(name: str, axes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(5).uniform(0.9995, 1.0005, (67, 43, 35)).astype(np.float32)
+    _compare(PRIMITIVES[name], [x], {"axes": axes, "keepdims": False})
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("op", "sample"),
+    _cases(
+        lambda op, s: op.name.startswith(
+            ("conv", "pool", "matmul", "softmax", "log_softmax", "batch")
+        )
+    ),
+)
+def test_onednn_kernel_agrees_with_the_reference(op: ir.Operator, sample: Sample) -> None:
+    from mixflow.backends import native
+
+    if native.load() is None:
+        pytest.skip("oneDNN is not installed")
+    _compare(op, _inputs(op, sample, np.float32), _params(sample, np.float32))

@@ -66,11 +66,16 @@ def polygamma(n: int, x: Array) -> Array:
     """Derivative n + 1 of log(gamma(x)); needs x > -1000 where n > 0."""
     x = np.asarray(x, np.float64)
     if n == 0:
-        reflected = polygamma_positive(0, 1 - np.where(x > 0, 0.0, x)) - math.pi / np.tan(
-            math.pi * x
-        )
-        return np.where(x > 0, polygamma_positive(0, np.where(x > 0, x, 1.0)), reflected)
+        return _digamma(x)
     return np.where(x > -1000, polygamma_positive(n, np.maximum(x, -1000)), np.nan)
+
+
+def _digamma(x: Array) -> Array:
+    """Reflected for negative arguments; inf at the poles."""
+    positive = polygamma_positive(0, np.where(x > 0, x, 1 - x))
+    reflected = positive - math.pi / np.tan(math.pi * x)
+    poles = (x <= 0) & (x == np.floor(x))
+    return np.where(poles, np.inf, np.where(x > 0, positive, reflected))
 
 
 def polygamma_positive(n: int, x: Array) -> Array:

@@ -170,12 +170,11 @@ def _binary(name: str, doc: str, grad: Pair | None) -> None:
     )
 
 
-def _split(condition: str) -> Pair:
-    """The gradient goes to a where `condition(a, b)` holds, else to b."""
+def _split(to_a: str, to_b: str) -> Pair:
+    """The gradient goes to a or b where the condition holds; to none where either is NaN."""
 
     def grad(a: Value, b: Value, y: Value, g: Value) -> tuple[Value, Value]:
-        mask = emit(condition, a, b)
-        return _where(mask, g, 0.0), _where(mask, 0.0, g)
+        return _where(emit(to_a, a, b), g, 0.0), _where(emit(to_b, a, b), g, 0.0)
 
     return grad
 
@@ -203,8 +202,8 @@ _binary(
     lambda a, b, y, g: (g, -(g * emit("floor", a / b))),
 )
 _binary("power", "a ** b", _power_grad)
-_binary("maximum", "The larger; NaN if either is", _split("greater_equal"))
-_binary("minimum", "The smaller; NaN if either is", _split("less_equal"))
+_binary("maximum", "The larger; NaN if either is", _split("greater_equal", "less"))
+_binary("minimum", "The smaller; NaN if either is", _split("less_equal", "greater"))
 _binary("hypot", "sqrt(a * a + b * b)", lambda a, b, y, g: (g * a / y, g * b / y))
 _binary("arctan2", "Angle of the point (b, a) in radians", _arctan2_grad)
 for _name in (
