@@ -34,17 +34,15 @@ def lower(
     work = _Lowering(types or {}, train, keep_vjp)
     for node in graph.nodes():
         work.add(node)
-    updates = work.all_updates(graph)
+    listed = len(graph.updates) if graph.phase_updates is None else graph.phase_updates
+    updates, phase_updates = work.all_updates(graph, listed)
     outputs = tuple(work.value(v) for v in graph.outputs)
-    phase_updates = graph.phase_updates
-    if graph.phase_outputs is not None and phase_updates is None:
-        phase_updates = len(updates)
     return Graph(
         inputs=tuple(work.value(v) for v in graph.inputs),
         outputs=outputs,
         updates=updates,
         phase_outputs=graph.phase_outputs,
-        phase_updates=phase_updates,
+        phase_updates=phase_updates if graph.phase_outputs is not None else None,
         meta=dict(graph.meta),
     )
 
@@ -165,20 +163,24 @@ class _Lowering:
         name = node.name
         return Node(node.op, name, inputs, params, attrs, types, node.subgraphs, label)
 
-    def all_updates(self, graph: Graph) -> tuple[tuple[Value, Value], ...]:
-        """(next version, variable) pairs: the listed ones, then those of mutating nodes."""
+    def all_updates(
+        self, graph: Graph, first: int
+    ) -> tuple[tuple[tuple[Value, Value], ...], int]:
+        """(next version, variable) pairs, and how many of them belong to phase 0.
+
+        The first `first` listed pairs and those of mutating nodes that nobody listed belong to
+        phase 0. Pairs whose version is the variable itself are dropped.
+        """
         found: dict[Node, Value] = dict(self.implicit)
+        listed = {var.node: k >= first for k, (_, var) in enumerate(graph.updates)}
         for new, var in graph.updates:
             found[var.node] = self.value(new)
-        listed = [var.node for _, var in graph.updates]
-        order = [*listed, *(n for n in found if n not in set(listed))]
-        result = []
-        for node in order:
+        phases: list[list[tuple[Value, Value]]] = [[], []]
+        for node in [*listed, *(n for n in found if n not in listed)]:
             var, new = self.done[node][0], found[node]
-            if new == var:
-                continue
-            result.append((self._assigned(new, var), var))
-        return tuple(result)
+            if new != var:
+                phases[listed.get(node, False)].append((self._assigned(new, var), var))
+        return tuple(phases[0] + phases[1]), len(phases[0])
 
     def _assigned(self, new: Value, var: Value) -> Value:
         """`new` as a version that aliases `var`; wraps a plain value in `assign`."""

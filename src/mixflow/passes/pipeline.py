@@ -72,7 +72,12 @@ def compile_graph(
 
 def optimize(graph: Graph, *, train: bool = False, fuse: bool = True) -> Graph:
     """The graph of primitives and programs that runs."""
-    graph = simplify(lower(graph, infer(graph), train=train))
+    return finish(lower(graph, infer(graph), train=train), fuse=fuse)
+
+
+def finish(graph: Graph, *, fuse: bool = True) -> Graph:
+    """Simplified, and fused unless told otherwise; takes a graph of primitives."""
+    graph = simplify(graph)
     return fuse_pass(graph) if fuse else graph
 
 

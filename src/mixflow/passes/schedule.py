@@ -90,6 +90,7 @@ class Task:
     draw: str | None = None
     after: set[int] = field(default_factory=set)  #: tasks that come first for memory's sake
     pos: int = -1
+    origin: str = ""  #: label of the user's node
 
 
 @dataclass
@@ -171,6 +172,7 @@ class ScheduleBuilder:
         if kernel is None:
             kernel = self.prepare(op, params, [u.desc for u in reads], [u.desc for u in writes])
         made = Task(op, params, reads, writes, _label(node, op), phase, len(self.tasks), kernel)
+        made.origin = node.origin
         for use in reads:
             use.buffer.readers[use.epoch].append(made)
         for use in writes:
@@ -213,6 +215,7 @@ class ScheduleBuilder:
             task.reads = [u.now() for u in task.reads]
             task.writes = [u.now() for u in task.writes]
         self.result.tasks, self.result.buffers = self.tasks, self.buffers
+        self._overwritten()
         self._number_draws()
         self._anti_dependencies()
         return self.result
@@ -382,6 +385,14 @@ class ScheduleBuilder:
                 target.writers[0] = writer
             else:
                 self.copy(Use(use.buffer, use.epoch, desc), target, 0, value.node, phase)
+
+    def _overwritten(self) -> None:
+        """Updated arguments that are never read before their first write are 'w'."""
+        for buffer in self.buffers:
+            if buffer.slot is None or buffer.slot[0] != "arg" or buffer.moved is not None:
+                continue
+            if len(buffer.writers) > 1 and not buffer.readers[0]:
+                self.result.arg_access[buffer.slot[1]] = "w"
 
     def _number_draws(self) -> None:
         drawn = [t for t in self.tasks if t.draw is not None]
