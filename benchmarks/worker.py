@@ -1,0 +1,40 @@
+"""A rival's side of a benchmark: measures the case that each line of stdin names.
+
+A rival's file gives `VERSION` and `CASES`: case -> builder; a builder returns a function that gives
+seconds per unit. Builders run once, with a warm-up of two calls.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Command line: question, rival, threads."""
+    question, rival, threads = sys.argv[1:4]
+    os.environ["BENCH_THREADS"] = threads
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a rival prints must not mix with the answers
+    path = Path(__file__).resolve().parent / question / f"{rival}.py"
+    spec = importlib.util.spec_from_file_location(f"bench_{rival}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    print(json.dumps({"cases": list(module.CASES), "version": module.VERSION}), file=answers, flush=True)
+    ready = {}
+    for line in sys.stdin:
+        case = line.strip()
+        if case in module.CASES and case not in ready:
+            ready[case] = module.CASES[case]()
+            for _ in range(2):
+                ready[case]()
+        seconds = ready[case]() if case in ready else None
+        print(json.dumps({"seconds": seconds}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
