@@ -130,7 +130,7 @@ class Bound(Protocol):
 class Core(Protocol):
     """Functions of the core module."""
 
-    Array: type
+    Array: Any  #: a type
     Plan: type  #: Plan(steps, arg_descs, arg_access, num_scalars, arena_bytes, phase_ends, label)
     #  arg_access[i]: 'r', 'w' (fully overwritten) or 'rw'; phase_ends: step counts, e.g. [10, 25]
     Arena: type  #: Arena(device): grows to the largest plan bound; `.bytes`, `.owner` (last user's label)

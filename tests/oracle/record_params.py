@@ -27,11 +27,14 @@ def main():
     record("dtypes", {d: mx.nd.array(values, dtype=d) for d in DTYPES})
     record("context", [mx.nd.ones((2,), ctx=mx.cpu(1)), mx.nd.ones((1, 1, 1, 1, 1))])
     sparse = np.array([[0, 1, 0], [0, 0, 0], [2, 0, 3.0]], "float32")
-    record("sparse", {
-        "csr": mx.nd.array(sparse).tostype("csr"),
-        "row_sparse": mx.nd.array(sparse).tostype("row_sparse"),
-        "dense": mx.nd.array(sparse),
-    })
+    record(
+        "sparse",
+        {
+            "csr": mx.nd.array(sparse).tostype("csr"),
+            "row_sparse": mx.nd.array(sparse).tostype("row_sparse"),
+            "dense": mx.nd.array(sparse),
+        },
+    )
     net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
     net = mx.sym.BatchNorm(net, name="bn")
     module = mx.mod.Module(mx.sym.SoftmaxOutput(net, name="softmax"))

@@ -58,12 +58,12 @@ def set_operator_ids(ids: dict[str, tuple[int, tuple[Any, ...]]]) -> None:
 
 def empty(shape: Sequence[int], dtype_code: int, device: tuple[int, int]) -> Any:
     """See `_rt.Core`."""
-    return state.new_array(tuple(shape), dtypes.from_code(dtype_code), tuple(device))
+    return state.new_array(tuple(shape), dtypes.from_code(dtype_code), (device[0], device[1]))
 
 
 def from_numpy(source: np.ndarray[Any, Any], device: tuple[int, int]) -> Any:
     """See `_rt.Core`."""
-    made = state.new_array(source.shape, dtypes.canonical(source.dtype), tuple(device))
+    made = state.new_array(source.shape, dtypes.canonical(source.dtype), (device[0], device[1]))
     np.copyto(made._np, source)
     return made
 
@@ -93,7 +93,7 @@ def _writable_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Its memory as bytes. NumPy marks what an old capsule gives read-only, the sender does not."""
     buffer = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
     buffer.owner = array  # type: ignore[attr-defined]
-    return np.frombuffer(buffer, np.uint8) if array.nbytes else np.empty(0, np.uint8)
+    return np.frombuffer(memoryview(buffer), np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
 
 def shared_empty(name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Any:
@@ -406,15 +406,15 @@ def seed(value: int, device: tuple[int, int] | None = None) -> None:
         state.default_seed = key
         state.generators.clear()
     else:
-        state.generators[tuple(device)] = [key, 0]
+        state.generators[device] = [key, 0]
 
 
 def rng_state(device: tuple[int, int]) -> tuple[int, int]:
     """(seed, next draw number)"""
-    found = state.generator(tuple(device))
+    found = state.generator(device)
     return (found[0], found[1])
 
 
 def set_rng_state(value: tuple[int, int], device: tuple[int, int]) -> None:
     """Restores what `rng_state` gave."""
-    state.generators[tuple(device)] = [int(value[0]), int(value[1])]
+    state.generators[device] = [int(value[0]), int(value[1])]

@@ -20,11 +20,15 @@ class Array:
 
     __slots__ = ("__weakref__", "_chunk", "_np", "_offset", "autograd")
     __array_ufunc__ = None
+    _np: Any  #: the view as NumPy sees it
+    _chunk: Any
+    _offset: int  #: bytes into the chunk
+    autograd: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Dimensions."""
-        return self._np.shape
+        return self._np.shape  # type: ignore[no-any-return]
 
     @property
     def dtype_code(self) -> int:
@@ -34,22 +38,22 @@ class Array:
     @property
     def device(self) -> tuple[int, int]:
         """(type code, index)"""
-        return self._chunk.device
+        return self._chunk.device  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return self._np.size
+        return self._np.size  # type: ignore[no-any-return]
 
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
-        return self._np.ndim
+        return self._np.ndim  # type: ignore[no-any-return]
 
     @property
     def version(self) -> int:
         """Writes to the storage so far."""
-        return self._chunk.version
+        return self._chunk.version  # type: ignore[no-any-return]
 
     def _desc(self) -> Desc:
         return Desc(self.dtype_code, self._np.shape, 0, self._chunk.device)
@@ -68,11 +72,11 @@ class Array:
 
     def shares_storage(self, other: Any) -> bool:
         """Whether both are views of one storage."""
-        return self._chunk is other._chunk
+        return bool(self._chunk is other._chunk)
 
     def storage_id(self) -> int:
         """Number of the storage."""
-        return self._chunk.number
+        return self._chunk.number  # type: ignore[no-any-return]
 
     def wait_to_read(self) -> None:
         """Raises the storage's error, if it has one."""
@@ -85,7 +89,7 @@ class Array:
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """See `_rt.Array`."""
         self._chunk.check()
-        return self._np.copy()
+        return self._np.copy()  # type: ignore[no-any-return]
 
     def copy_from_numpy(self, source: np.ndarray[Any, Any]) -> None:
         """See `_rt.Array`."""

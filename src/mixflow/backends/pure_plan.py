@@ -176,8 +176,9 @@ class Plan:
             if failed is not None or whole:
                 chunk.error = failed
         if state.events is not None:
-            pick = lambda order: [args[i]._chunk for i in order]  # noqa: E731
-            state.trace(self.label, "compute", began, pick(reads), pick(writes), carried, failed)
+            chunks = [a._chunk for a in args]
+            seen, made = [chunks[i] for i in reads], [chunks[i] for i in writes]
+            state.trace(self.label, "compute", began, seen, made, carried, failed)
         return first, done
 
     def _execute(self, args: Any, scalars: Any, arena: Any, phase: int, rng: Any, user: Any) -> int:

@@ -129,6 +129,8 @@ _table = _tables[""]
 
 linalg = Namespace(f"{__name__}.linalg", _tables["linalg"])
 contrib = Namespace(f"{__name__}.contrib", _tables["contrib"])
+random._table.update(_tables["random"])
+sparse = Namespace(f"{__name__}.sparse", _tables["sparse"])
 image = Namespace(f"{__name__}.image", _tables["image"])
 _internal = Namespace(f"{__name__}._internal", _tables["_internal"])
 op = Namespace(f"{__name__}.op", _tables[""])

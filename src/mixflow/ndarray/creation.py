@@ -39,7 +39,8 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
     if isinstance(source_array, _rt.core.Array):
         wanted = source_array.dtype if dtype is None else dtype
         copied = source_array.astype(wanted)
-        return copied.as_in_context(current_context() if ctx is None else ctx)  # type: ignore[no-any-return]
+        place = current_context() if ctx is None else ctx
+        return copied.as_in_context(place)  # type: ignore[no-any-return]
     wanted = dtypes.canonical(dtype)
     if isinstance(source_array, (list, tuple)):
         source_array = [x.asnumpy() if isinstance(x, NDArray) else x for x in source_array]
@@ -52,14 +53,15 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
     plain = (
         values if values.flags.c_contiguous else np.ascontiguousarray(values).reshape(values.shape)
     )
-    return _rt.core.from_numpy(plain, _device(ctx))  # type: ignore[return-value]
+    return _rt.core.from_numpy(plain, _device(ctx))  # type: ignore[no-any-return]
 
 
 def empty(
     shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str | None = None
 ) -> NDArray:
     """An array with arbitrary contents."""
-    return _rt.core.empty(_shape(shape), dtypes.code(dtype), _device(ctx))  # type: ignore[return-value]
+    made = _rt.core.empty(_shape(shape), dtypes.code(dtype), _device(ctx))
+    return made  # type: ignore[no-any-return]
 
 
 def full(
@@ -80,7 +82,7 @@ def _constant(value: float, shape: Any, ctx: Context | None, dtype: Any) -> NDAr
     dims, device = _shape(shape), _device(ctx)
     wanted = _FLOAT32 if dtype is None else dtypes.canonical(dtype)
     if 0 in dims:
-        return _rt.core.empty(dims, dtypes.code(wanted), device)  # type: ignore[return-value]
+        return _rt.core.empty(dims, dtypes.code(wanted), device)  # type: ignore[no-any-return]
     return fill(value, dims, wanted, None, device)  # type: ignore[no-any-return]
 
 
@@ -157,18 +159,13 @@ def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = Tr
     """Joins arrays along an axis."""
     if len(arrays) == 1 and not always_copy:
         return arrays[0]
-    return primitive("concatenate")(*arrays, axis=axis % max(arrays[0].ndim, 1))  # type: ignore[no-any-return]
+    at = axis % max(arrays[0].ndim, 1)
+    return primitive("concatenate")(*arrays, axis=at)  # type: ignore[no-any-return]
 
 
 def moveaxis(tensor: NDArray, source: Any, destination: Any) -> NDArray:
     """Moves axes to new places; the others keep their order."""
-    return (
-        tensor.transpose(
-            tuple(np.moveaxis(np.empty((0,) * tensor.ndim), source, destination).shape)
-        )
-        if tensor.ndim == 0
-        else tensor.transpose(_moved(tensor.ndim, source, destination))
-    )
+    return tensor.transpose(_moved(tensor.ndim, source, destination))
 
 
 def _moved(ndim: int, source: Any, destination: Any) -> tuple[int, ...]:
@@ -240,13 +237,13 @@ def from_numpy(
         raise ValueError("Only c-contiguous arrays are supported for zero-copy")
     shared = _rt.core.from_dlpack(ndarray.__dlpack__())
     ndarray.flags.writeable = False
-    return shared  # type: ignore[return-value]
+    return shared  # type: ignore[no-any-return]
 
 
 def from_dlpack(dlpack: Any) -> NDArray:
     """An array on the memory of a DLPack capsule or of an object that gives one."""
     capsule = dlpack.__dlpack__() if hasattr(dlpack, "__dlpack__") else dlpack
-    return _rt.core.from_dlpack(capsule)  # type: ignore[return-value]
+    return _rt.core.from_dlpack(capsule)  # type: ignore[no-any-return]
 
 
 def to_dlpack_for_read(data: NDArray) -> Any:

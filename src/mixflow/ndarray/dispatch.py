@@ -66,7 +66,7 @@ def miss(
     named = {p.name: value for p, value in zip(op.params, params, strict=True)}
     visible = op.visible_count(named)
     graph = one_node_graph(op, named, in_descs)
-    compiled = compile_graph(graph, default_backend(), train=training, device=tuple(device))
+    compiled = compile_graph(graph, default_backend(), train=training, device=device)
     return Prepared(compiled.plan, compiled.out_descs, visible, compiled.inplace, op.name)
 
 

@@ -75,13 +75,13 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
     @property
     def grad(self) -> NDArray | None:
         """The gradient array that `attach_grad` made, else None."""
-        return _late_grad(self)
+        return _late_grad(self)  # type: ignore[no-any-return]
 
     # -- values
 
     def asnumpy(self) -> np.ndarray[Any, Any]:
         """A copy as a NumPy array. Waits; raises the error of the operator that made it."""
-        return self.to_numpy()
+        return self.to_numpy()  # type: ignore[no-any-return]
 
     def asscalar(self) -> Any:
         """The value of an array of one element, as a NumPy scalar."""
@@ -96,7 +96,7 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("[__array__] expected copy=None or True, got False; use dlpack")
-        found = self.to_numpy()
+        found = self.asnumpy()
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def __bool__(self) -> bool:
@@ -186,7 +186,7 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
                 return self.copy()
             made = _rt.core.empty(self.shape, self.dtype_code, other.key)
             _copy_across(self, made)
-            return made  # type: ignore[return-value]
+            return made  # type: ignore[no-any-return]
         if not isinstance(other, NDArray):
             raise TypeError(f"copyto does not support type {type(other).__name__}")
         if other is self:
@@ -307,6 +307,12 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
             order = order[0]
         order = tuple(a % self.ndim for a in order) if order else tuple(reversed(range(self.ndim)))
         return primitive("permute")(self, axes=order)  # type: ignore[no-any-return]
+
+    def split_v2(self, *args: Any, **kwargs: Any) -> Any:
+        """`mx.nd.split_v2` of this array."""
+        from .creation import split_v2
+
+        return split_v2(self, *args, **kwargs)
 
     # -- what later layers install
 

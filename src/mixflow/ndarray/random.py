@@ -178,3 +178,13 @@ def multinomial(
 def shuffle(data: Any, **kwargs: Any) -> Any:
     """The rows in random order."""
     return function("_shuffle")(data, **kwargs)
+
+
+#: Public name -> operator's name, for those without a function above (`uniform_like`).
+_table: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _table:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return function(_table[name])

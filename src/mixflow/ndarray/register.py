@@ -49,7 +49,7 @@ def _choices(p: ir.Param) -> list[Any]:
 
 def call_signature(op: ir.Operator) -> inspect.Signature:
     """Signature of the generated function: tensors, parameters, then out and name."""
-    kind = inspect.Parameter
+    kind: Any = inspect.Parameter
     taken: set[str] = set()
     if op.variadic is not None:
         head, style = [kind("data", kind.VAR_POSITIONAL)], kind.KEYWORD_ONLY

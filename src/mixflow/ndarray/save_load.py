@@ -10,6 +10,7 @@ the file before memory is taken, and a file that is written appears whole or not
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -242,7 +243,7 @@ class _Reader:
         self._context()
         dtype = self._dtype()
         values = self._values(shape, dtype, "elements")
-        return _rt.core.from_numpy(values, (1, 0))  # type: ignore[return-value]
+        return _rt.core.from_numpy(values, (1, 0))  # type: ignore[no-any-return]
 
     def _sparse(self, stype: int) -> NDArray:
         """A sparse array, made dense."""
@@ -257,10 +258,12 @@ class _Reader:
             aux.append((kind, self._shape("i", "q")))
         data = self._values(stored, dtype, "stored elements")
         indices = [self._values(s, d, "indices").astype(np.int64) for d, s in aux]
-        if not len(shape) > 0 or int(np.prod(shape, dtype=object)) * dtype.itemsize > 1 << 40:
-            raise self._fail("a sparse shape under a terabyte when dense", shape, at)
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        if not shape or math.prod(shape) * dtype.itemsize > limit:
+            raise self._fail(f"a sparse shape of at most {limit} bytes when dense", shape, at)
         fill = self._from_rows if stype == 1 else self._from_csr
-        return _rt.core.from_numpy(fill(data, indices, shape, at), (1, 0))  # type: ignore[return-value]
+        dense = fill(data, indices, shape, at)
+        return _rt.core.from_numpy(dense, (1, 0))  # type: ignore[no-any-return]
 
     def _from_rows(self, data: Any, indices: list[Any], shape: tuple[int, ...], at: int) -> Any:
         rows = indices[0]

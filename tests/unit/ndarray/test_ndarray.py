@@ -149,8 +149,25 @@ def test_context_mismatch():
 
 @pytest.mark.parametrize(
     "name",
-    "add subtract multiply divide modulo power maximum minimum equal not_equal greater "
-    "greater_equal lesser lesser_equal logical_and logical_or logical_xor".split(),
+    [
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "modulo",
+        "power",
+        "maximum",
+        "minimum",
+        "equal",
+        "not_equal",
+        "greater",
+        "greater_equal",
+        "lesser",
+        "lesser_equal",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    ],
 )
 def test_two_sided_functions(name):
     numpy_name = {"lesser": "less", "lesser_equal": "less_equal", "modulo": "mod"}.get(name, name)
@@ -258,11 +275,18 @@ def test_dlpack():
 @pytest.mark.parametrize(
     ("codes", "reverse", "expected"),
     [
-        ((-1,), False, (24,)), ((0, -1), False, (2, 12)), ((-3, 4), False, (6, 4)),
-        ((-4, 1, 2, -2), False, (1, 2, 3, 4)), ((-2, 1), False, (2, 3, 4, 1)),
-        ((0, -4, -1, 3, 0), False, (2, 1, 3, 4)), ((0, -3), False, (2, 12)),
-        ((-1, 0), True, (6, 4)), ((4, 6), False, (4, 6)), ((-1, 3, 4), False, (2, 3, 4)),
-        ((0, 0, -1), False, (2, 3, 4)), ((-1, 2), True, (12, 2)),
+        ((-1,), False, (24,)),
+        ((0, -1), False, (2, 12)),
+        ((-3, 4), False, (6, 4)),
+        ((-4, 1, 2, -2), False, (1, 2, 3, 4)),
+        ((-2, 1), False, (2, 3, 4, 1)),
+        ((0, -4, -1, 3, 0), False, (2, 1, 3, 4)),
+        ((0, -3), False, (2, 12)),
+        ((-1, 0), True, (6, 4)),
+        ((4, 6), False, (4, 6)),
+        ((-1, 3, 4), False, (2, 3, 4)),
+        ((0, 0, -1), False, (2, 3, 4)),
+        ((-1, 2), True, (12, 2)),
     ],
 )
 def test_reshape(codes, reverse, expected):

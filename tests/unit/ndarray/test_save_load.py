@@ -10,6 +10,8 @@ import pytest
 from mixflow import ndarray as nd
 from mixflow.context import cpu
 from mixflow.errors import FormatError
+from mixflow.ndarray import save_load
+from mixflow.ndarray.save_load import V2
 
 DTYPES = ["float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool", "bfloat16"]
 DATA = os.path.join(os.path.dirname(__file__), "..", "..", "oracle", "data", "params")
@@ -72,7 +74,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def sample():
     arrays = {"w": nd.array([[1, 2], [3, 4]]), "b": nd.ones((3,), dtype="int64", ctx=cpu(1))}
-    return nd.save_load.save_to_buffer(arrays)
+    return save_load.save_to_buffer(arrays)
 
 
 def test_every_truncation_is_a_format_error(tmp_path):
@@ -159,3 +161,20 @@ def test_files_of_mxnet(name, tmp_path):
 
 def test_there_are_files_of_mxnet():
     assert len(FILES) >= 5
+
+
+def sparse_file(shape, rows):
+    """One row_sparse array, as MXNet lays it out."""
+    head = struct.pack("<Iii2q", V2, 1, 2, len(rows), 1) + struct.pack("<i2q", 2, *shape)
+    head += struct.pack("<iii", 1, 0, 0) + struct.pack("<iiq", 6, 1, len(rows))
+    body = np.ones((len(rows), 1), "<f4").tobytes() + np.array(rows, "<i8").tobytes()
+    return struct.pack("<QQQ", 0x112, 0, 1) + head + body + struct.pack("<Q", 0)
+
+
+def test_sparse_files_are_checked():
+    (a,) = nd.load_frombuffer(sparse_file((4, 1), [0, 2]))
+    np.testing.assert_array_equal(a.asnumpy()[:, 0], [1, 0, 1, 0])
+    with pytest.raises(FormatError, match="rows within"):
+        nd.load_frombuffer(sparse_file((4, 1), [0, 4]))
+    with pytest.raises(FormatError, match="bytes when dense"):
+        nd.load_frombuffer(sparse_file((1 << 45, 1), [0]))
