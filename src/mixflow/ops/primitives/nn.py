@@ -6,8 +6,32 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...ir import Bool, Enum, Float, Int, Node, Param, Shape, TensorType, Value, emit, emit_node
-from .rules import Types, along, check_axis, define, expect, forward, shape_of, typed
+from ...ir import (
+    Bool,
+    Enum,
+    Float,
+    Int,
+    Node,
+    Param,
+    Shape,
+    TensorType,
+    Value,
+    constant,
+    emit,
+    emit_node,
+)
+from .rules import (
+    Types,
+    along,
+    check_axis,
+    define,
+    expect,
+    forward,
+    reshape,
+    shape_of,
+    typed,
+    zeros,
+)
 
 Grads = list[Value | None]
 
@@ -385,6 +409,32 @@ def _train_vjp(node: Node, grads: Grads) -> Grads:
     return [dx, made[1], made[2]]
 
 
+def _norm_grad_vjp(node: Node, grads: Grads) -> Grads:
+    """With x^ = (x - mean) * inv_std, s = gamma * inv_std and m elements in a channel:
+
+    dx = s * (dy - sum(dy) / m - x^ * sum(dy * x^) / m), dgamma = sum(dy * x^), dbeta = sum(dy).
+    """
+    dy, x, gamma, mean, inv_std = node.inputs
+    axis, rank = node.params["axis"] % x.ndim, x.ndim
+    a = zeros(x.shape, x.dtype) if grads[0] is None else grads[0]
+    one = constant(1.0, x.dtype, gamma.shape)
+    back = emit_node("batch_norm_grad", a, x, one, mean, inv_std, axis=axis)
+    share = gamma * inv_std * (1.0 / (math.prod(x.shape) // x.shape[axis]))
+    centred = x - along(mean, axis, rank)
+    from_dy = -(share * back[1])
+    to_dy = back[0] * along(gamma, axis, rank)
+    if grads[1] is not None:
+        from_dy = from_dy + grads[1]
+        to_dy = to_dy + centred * along(grads[1] * inv_std, axis, rank)
+    if grads[2] is not None:
+        to_dy = to_dy + along(grads[2], axis, rank)
+    unit = dy * along(from_dy, axis, rank) - a * along(share * node[1], axis, rank)
+    scale = _channel_sum(dy * back[0], axis)
+    to_inv = _channel_sum(unit * centred, axis) + scale * gamma / inv_std
+    to_mean = -(_channel_sum(unit, axis) * inv_std)
+    return [to_dy, unit * along(inv_std, axis, rank), scale, to_mean, to_inv]
+
+
 _STATS = ("mean", "var")
 define(
     "batch_norm_stats",
@@ -410,7 +460,6 @@ define(
     outputs=("output", *_STATS),
     infer=forward("batch_norm_train", _train_rule),
     vjp=_train_vjp,
-    differentiable="once",
     doc="Normalises by the batch's own mean and population variance, which it also returns.",
 )
 define(
@@ -419,7 +468,7 @@ define(
     params=(_AXIS,),
     outputs=("dx", "dgamma", "dbeta"),
     infer=forward("batch_norm_grad", _norm_grad_rule),
-    differentiable="no",
+    vjp=_norm_grad_vjp,
     doc="Gradient of batch_norm_train, where mean and inv_std depend on data.",
 )
 
@@ -448,12 +497,37 @@ def _lrn_vjp(node: Node, grads: Grads) -> Grads:
     return [None if g is None else emit("lrn_grad", g, node.inputs[0], node[0], **node.params)]
 
 
+def _window_sum(value: Value, size: int) -> Value:
+    """Sum over `size` channels around each, as a pooling over the channel axis."""
+    flat = (value.shape[0], 1, value.shape[1], math.prod(value.shape[2:]))
+    pad = (size // 2, 0)
+    how = {"kernel": (size, 1), "stride": (1, 1), "pad": pad, "pad_after": pad, "mode": "sum"}
+    return reshape(emit("pool", reshape(value, flat), **how), value.shape)
+
+
+def _lrn_grad_vjp(node: Node, grads: Grads) -> Grads:
+    """lrn_grad = dy * s ** -beta - f * x * W(dy * y / s), where s = knorm + c * W(x * x)."""
+    (h,) = grads
+    if h is None:
+        return [None, None, None]
+    dy, x, y = node.inputs
+    beta, size = node.params["beta"], node.params["nsize"]
+    c = node.params["alpha"] / size
+    f = 2.0 * c * beta
+    s = _window_sum(x * x, size) * c + node.params["knorm"]
+    root = emit("power", s, constant(-beta, s.dtype))
+    v = _window_sum(h * x, size) * f / s
+    to_s = v * dy * y / s - h * dy * root / s * beta
+    around = _window_sum(dy * y / s, size)
+    to_x = _window_sum(to_s, size) * x * (2.0 * c) - h * around * f
+    return [h * root - v * y, to_x, -(v * dy)]
+
+
 define(
     "lrn",
     params=_LRN,
     infer=_lrn_rule("lrn"),
     vjp=_lrn_vjp,
-    differentiable="once",
     doc="x * (knorm + alpha / nsize * sum of x * x over nsize channels around) ** -beta.",
 )
 define(
@@ -461,6 +535,6 @@ define(
     inputs=("dy", "data", "output"),
     params=_LRN,
     infer=_lrn_rule("lrn_grad"),
-    differentiable="no",
+    vjp=_lrn_grad_vjp,
     doc="Gradient of lrn for data.",
 )
