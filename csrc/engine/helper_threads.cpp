@@ -26,6 +26,7 @@ void HelperThreads::work(Helper& helper) {
 std::unique_ptr<HelperThreads::Helper> HelperThreads::take() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    ++busy_;
     if (!idle_.empty()) {
       auto helper = std::move(idle_.back());
       idle_.pop_back();
@@ -48,10 +49,13 @@ void HelperThreads::run(const std::function<void()>& job) {
   }
   std::lock_guard<std::mutex> lock(mutex_);
   idle_.push_back(std::move(helper));
+  --busy_;
+  returned_.notify_all();
 }
 
 void HelperThreads::join() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> guard(mutex_);
+  returned_.wait(guard, [this] { return busy_ == 0; });
   for (auto& helper : idle_) {
     {
       std::lock_guard<std::mutex> lock(helper->mutex);

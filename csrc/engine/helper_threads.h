@@ -18,7 +18,8 @@ class HelperThreads {
   ~HelperThreads() { join(); }
   // Blocking. Runs on the caller itself when that is one of the helpers.
   void run(const std::function<void()>& job);
-  // Ends all threads; run() starts new ones. No job may be running.
+  // Waits for calls of run() that are about to return, then ends all threads; a later run()
+  // starts new ones. No job may be running.
   void join();
 
  private:
@@ -33,6 +34,8 @@ class HelperThreads {
   std::unique_ptr<Helper> take();
 
   std::mutex mutex_;
+  int busy_ = 0;  // helpers that calls of run() hold
+  std::condition_variable returned_;
   std::vector<std::unique_ptr<Helper>> idle_;  // helpers without a job; others belong to callers
 };
 

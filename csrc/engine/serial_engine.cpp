@@ -135,12 +135,8 @@ class SerialEngine : public Engine {
     check(!current(), "[engine] before_fork: expected no call from inside a task");
     fork_lock_ = Lock(mutex_);
     forker_ = getpid();
-    do {
-      wait(fork_lock_, -1, [&] { return entries_.empty(); });
-      fork_lock_.unlock();
-      helpers_.join();
-      fork_lock_.lock();
-    } while (!entries_.empty());
+    wait(fork_lock_, -1, [&] { return entries_.empty(); });
+    helpers_.join();  // they need no lock of ours once every task has ended
   }
   void after_fork() override {
     if (!fork_lock_.owns_lock()) return;
@@ -174,6 +170,7 @@ class SerialEngine : public Engine {
       if (failure) unraised_.add(failure);
       if (entry.traced) entry.event.released.emplace_back(access.tag->number(), now_ns());
       settle(access, failure);
+      notify_waiters();
       run_ready(lock);
       return;
     }
@@ -190,12 +187,12 @@ class SerialEngine : public Engine {
     return std::make_shared<SerialCompletion>(entry.shared_from_this());
   }
 
-  // One of the things that keep the task open is over.
-  void finish(Entry& entry, const std::exception_ptr& error) {
-    FailureRef failure = make_failure(entry, error);
+  // The completion is over.
+  void complete(Entry& entry, const std::exception_ptr& error) {
+    const FailureRef failure = make_failure(entry, error);
+    // One critical section: once the task has ended, the engine may be closed and destroyed.
     Lock lock(mutex_);
-    if (failure) fail(entry, failure);
-    if (--entry.open == 0 && !waits_for_children(entry)) end(entry);
+    finish(entry, failure);
     run_ready(lock);
   }
 
@@ -277,7 +274,6 @@ class SerialEngine : public Engine {
       execute(*entry);
       lock.lock();
     }
-    for (auto* waiter : waiters_) waiter->notify_one();
   }
 
   static FailureRef inherited_failure(const Entry& entry) {
@@ -289,6 +285,13 @@ class SerialEngine : public Engine {
     return failure;
   }
 
+  // One of the things that keep the task open is over. With the mutex held.
+  void finish(Entry& entry, const FailureRef& failure) {
+    if (failure) fail(entry, failure);
+    if (--entry.open == 0 && !waits_for_children(entry)) end(entry);
+  }
+
+  // Only run_ready calls it, and goes on with what became ready.
   void execute(Entry& entry) {
     const auto job = [&] {
       std::exception_ptr error;
@@ -300,7 +303,9 @@ class SerialEngine : public Engine {
         error = std::current_exception();
       }
       frames = frame.previous;
-      finish(entry, error);
+      const FailureRef failure = make_failure(entry, error);
+      const Lock lock(mutex_);  // the last one that a helper thread takes for this task
+      finish(entry, failure);
     };
     if (entry.task->threads > 1) {
       helpers_.run(job);
@@ -340,6 +345,10 @@ class SerialEngine : public Engine {
     tag.versions.fetch_add(1, std::memory_order_release);
   }
 
+  void notify_waiters() {
+    for (auto* waiter : waiters_) waiter->notify_one();
+  }
+
   void take_over_children(Entry& entry) {
     if (!entry.task->ends_with_children || !entry.own_group) return;
     const FailureRef failure = entry.own_group->failure;
@@ -358,6 +367,7 @@ class SerialEngine : public Engine {
     record(entry);
     entries_.remove(keep);
     Group::leave(entry.member_of.get(), entry.failure);
+    notify_waiters();
     for (const EntryRef& other : EntryList(entries_)) {
       if (other->open == 0 && other->own_group && !waits_for_children(*other)) {
         if (std::find(entries_.begin(), entries_.end(), other) != entries_.end()) end(*other);
@@ -476,11 +486,11 @@ int Entry::threads() const { return std::max(1, std::min(task->threads, engine.c
 
 void SerialCompletion::done(std::exception_ptr error) {
   check(!done_.exchange(true), "[engine] done: expected one call, got a second");
-  entry_->engine.finish(*entry_, error);
+  entry_->engine.complete(*entry_, error);
 }
 SerialCompletion::~SerialCompletion() {
   if (done_.exchange(true)) return;
-  entry_->engine.finish(*entry_, std::make_exception_ptr(Error("the task was abandoned")));
+  entry_->engine.complete(*entry_, std::make_exception_ptr(Error("the task was abandoned")));
 }
 
 }  // namespace
