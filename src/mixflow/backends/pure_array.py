@@ -51,6 +51,11 @@ class Array:
         return self._np.ndim  # type: ignore[no-any-return]
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self._np.nbytes  # type: ignore[no-any-return]
+
+    @property
     def version(self) -> int:
         """Writes to the storage so far."""
         return self._chunk.version  # type: ignore[no-any-return]
@@ -168,6 +173,9 @@ class Array:
 
     def __imod__(self, other: Any) -> Any:
         return _binary("mod", self, other, self)
+
+    def __ipow__(self, other: Any) -> Any:
+        return _binary("pow", self, other, self)
 
     def __neg__(self) -> Any:
         return _unary("neg", self)

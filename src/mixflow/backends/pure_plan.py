@@ -213,7 +213,9 @@ class Plan:
             if step.nested:
                 _run_nested(step.kernel, inputs + outputs, args)
             else:
-                step.kernel(inputs, outputs, (seed, draw))
+                unseen = state.run_body(step.kernel, inputs, outputs, (seed, draw))
+                if unseen is not None:
+                    unseen.throw()
         except Exception as error:
             raise _Failure(state.describe(step.label or self.label, error)) from error
 

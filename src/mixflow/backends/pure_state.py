@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class TaskError:
         self.text = text
         self.raised = False
         _pending.append(self)
+        _bodies.errors.append(self)
 
     def throw(self) -> None:
         """Raises it."""
@@ -59,6 +61,26 @@ class TaskError:
 
 
 _pending: deque[TaskError] = deque(maxlen=10_000)
+
+
+class _Bodies(threading.local):
+    """Errors of the tasks that the Python call now running on this thread has pushed."""
+
+    def __init__(self) -> None:
+        self.errors: deque[TaskError] = deque(maxlen=1)
+
+
+_bodies = _Bodies()
+
+
+def run_body(fn: Callable[..., Any], *args: Any) -> TaskError | None:
+    """Runs a Python call of a task; the error of something that it pushed and nobody saw."""
+    outer, _bodies.errors = _bodies.errors, deque()
+    try:
+        fn(*args)
+        return next((e for e in _bodies.errors if not e.raised), None)
+    finally:
+        _bodies.errors = outer
 
 
 def raise_oldest() -> None:

@@ -138,12 +138,12 @@ def test_unsupported_operand():
 
 
 def test_dtype_mismatch():
-    with pytest.raises(MXNetError, match="float32.*int32|int32.*float32"):
+    with pytest.raises(MXNetError, match=r"float32.*int32|int32.*float32"):
         nd.ones((2,)) + nd.ones((2,), dtype="int32")
 
 
 def test_context_mismatch():
-    with pytest.raises(MXNetError, match="context|device|cpu"):
+    with pytest.raises(MXNetError, match="expected inputs on one context"):
         nd.ones((2,)) + nd.ones((2,), ctx=cpu(1))
 
 
@@ -365,7 +365,7 @@ def test_call_errors():
         nd.relu()
     with pytest.raises(ParamError, match="got 'foo'"):
         nd.relu(a, foo=1)
-    with pytest.raises(ParamError, match="expected parameter 'axis'|'begin'"):
+    with pytest.raises(ParamError, match="expected parameter 'axis'"):
         nd.slice_axis(a)
     with pytest.raises(ParamError, match="'axis'"):
         nd.slice_axis(a, axis="x", begin=0, end=1)

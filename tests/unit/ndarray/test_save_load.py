@@ -1,5 +1,6 @@
 """`.params` files: round trips, corruption, and files that MXNet 1.9.1 wrote."""
 
+import contextlib
 import os
 import struct
 
@@ -97,10 +98,8 @@ def test_flipped_bytes_never_crash():
         broken = bytearray(content)
         for at in rng.integers(0, len(content), rng.integers(1, 4)):
             broken[at] = rng.integers(256)
-        try:
+        with contextlib.suppress(FormatError):
             nd.load_frombuffer(bytes(broken))
-        except FormatError:
-            pass
 
 
 @pytest.mark.parametrize(
