@@ -327,7 +327,7 @@ def _compare(op: ir.Operator, arrays: list[np.ndarray], params: dict[str, Any]) 
     outs = [np.empty(v.shape, v.dtype) for v in node.values]
     call = ReferenceBackend().prepare(op, dict(node.params), given, wanted)
     call(arrays, outs, KEY)
-    ins = [NATIVE.from_numpy(np.ascontiguousarray(a), (1, 0)) for a in arrays]
+    ins = [NATIVE.from_numpy(np.array(a, order="C"), (1, 0)) for a in arrays]
     got = [NATIVE.empty(d.shape, d.dtype, (1, 0)) for d in wanted]
     for out, source in node.aliases.items():
         got[out] = ins[source]

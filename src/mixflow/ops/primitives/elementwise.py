@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import dtype as dtypes
 from ...ir import DType, Int, Node, Param, TensorType, Value, constant, emit
+from ..aliases import ALIASES
 from .rules import (
     Types,
     broadcast_shapes,
@@ -34,6 +35,7 @@ def _unary(name: str, doc: str, grad: Derivative | None, **fields: Any) -> None:
 
     define(
         name,
+        aliases=() if fields.get("internal") else ALIASES.get(name, ()),
         infer=elementwise_shape(name),
         vjp=vjp if grad is not None else None,
         nondiff=() if grad is not None else ("data",),
