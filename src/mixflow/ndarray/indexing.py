@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import _rt
 from ..dtype import from_code
+from ..errors import MXNetError
 from .register import fill, primitive
 
 
@@ -301,6 +302,11 @@ def _along(values: np.ndarray[Any, Any], position: int, ndim: int) -> np.ndarray
 
 def write(a: Any, key: Any, value: Any) -> None:
     """`a[key] = value`; the value broadcasts to the region and is converted to a's dtype."""
+    if a.autograd is not None and _rt.core.is_recording():
+        raise MXNetError(
+            "[index] expected an array outside of autograd's record, got one that it follows; "
+            "in-place operations (+=, -=, x[:] = ...) are not supported while recording"
+        )
     shape = a.shape
     if (isinstance(key, slice) and key == slice(None)) or key is Ellipsis:
         _fill(a, value)

@@ -367,6 +367,11 @@ def install_methods(**methods: Callable[..., Any]) -> None:
 
 def _copy_across(source: Any, target: Any) -> None:
     """A copy between contexts as a task of its own."""
+    if source.autograd is not None and _rt.core.is_recording():
+        raise MixflowError(
+            "[copyto] expected an array that autograd does not follow, got one that it does; "
+            "copies between contexts have no gradient yet, move the data before record()"
+        )
     reading, writing = _rt.core.fresh_handle(source), _rt.core.fresh_handle(target)
 
     def run() -> None:

@@ -228,3 +228,20 @@ def test_write_converts_dtype_and_context():
 
     a[:] = nd.ones((2, 2), ctx=cpu(1))
     np.testing.assert_array_equal(a.asnumpy(), np.ones((2, 2)))
+
+
+def test_writing_what_autograd_follows_is_refused():
+    from mixflow import autograd
+    from mixflow.context import cpu
+    from mixflow.errors import MXNetError
+
+    x = nd.ones((2, 2))
+    x.attach_grad()
+    with autograd.record():
+        y = x * 2
+        for array in (x, y):
+            with pytest.raises(MXNetError, match="not supported while recording"):
+                array[0] = 1
+        with pytest.raises(MXNetError, match="copies between contexts have no gradient"):
+            y.copyto(cpu(1))
+    y[0] = 1
