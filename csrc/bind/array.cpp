@@ -57,7 +57,7 @@ class CopyIn final : public engine::Task {
         scope_(plan::current_scope()) {
     lane = engine::Lane{engine::LaneKind::copy_in, target_.desc.device.id};
     inline_ok = true;  // the caller waits for it anyway
-    plan::declare_write(this, target_, scope_.get());
+    plan::declare_write(this, target_);
     if (scope_) scope_->mark_used();
   }
   void run(engine::TaskContext&) override {

@@ -56,6 +56,9 @@ CallCache::EntryRef look_up(const Signature& signature) {
   check(h.miss_handler.is_valid(), "[invoke] expected a miss handler, got none");
   nb::list descs;
   for (const plan::Array& array : signature.inputs) {
+    check(array.desc.device == signature.device, "[invoke] expected inputs on one context, got ",
+          nb::str(from_device(signature.device)).c_str(), " and ",
+          nb::str(from_device(array.desc.device)).c_str(), "; use as_in_context");
     descs.append(from_desc(array.desc, array.chunk->layout()));
   }
   ++h.misses;

@@ -8,28 +8,25 @@ namespace mixflow::bind {
 namespace {
 
 // Runs a Python callable on the python lane. It ends when everything that the callable pushed has
-// ended: those tasks hold its scope.
+// ended. When it was itself pushed by a host call, what it pushes belongs to that call too.
 class CallbackTask final : public engine::Task {
  public:
   CallbackTask(Held function, std::string name)
       : function_(std::move(function)), name_(std::move(name)), outer_(plan::current_scope()) {
     lane = engine::Lane{engine::LaneKind::python, 0};
+    ends_with_children = true;
     if (outer_) outer_->mark_used();
   }
 
-  void run(engine::TaskContext& context) override {
-    auto completion = context.defer();
-    auto scope = std::make_shared<plan::Scope>(
-        [completion](std::exception_ptr error) { completion->done(error); });
+  void run(engine::TaskContext&) override {
     try {
-      plan::with_scope(scope, [this] { call(); });
+      plan::with_scope(outer_, [this] { call(); });
     } catch (...) {
-      scope->fail(std::current_exception());
+      if (outer_) outer_->fail(std::current_exception(), name_);
+      throw;
     }
   }
   std::string describe() const override { return name_; }
-
-  plan::Scope* outer() const { return outer_.get(); }
 
  private:
   void call() const {
@@ -69,7 +66,7 @@ void push_callback(nb::handle function, nb::handle reads, nb::handle writes,
     whole.chunk = chunk;
     whole.desc.dtype = DType::uint8;
     whole.desc.shape = Shape{static_cast<int64_t>(chunk->bytes())};
-    plan::declare_write(task.get(), whole, task->outer());
+    plan::declare_write(task.get(), whole);
   }
   push_unlocked([&] { plan::engine().push(std::move(task)); });
 }
@@ -117,7 +114,8 @@ nb::list stop_trace() {
 }
 
 void wait_all() {
-  wait_interruptibly([](int64_t ms) { return plan::engine().wait_all(ms); });
+  engine::WaitPoint point;
+  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_all(ms, &point); });
 }
 
 void set_engine(const std::string& kind) {
@@ -128,7 +126,8 @@ void set_engine(const std::string& kind) {
 
 void wait_tag(PyTag& self) {
   const engine::TagRef tag = self.chunk->tag();
-  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(tag, ms); });
+  engine::WaitPoint point;
+  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(tag, ms, &point); });
 }
 
 }  // namespace

@@ -84,15 +84,14 @@ nb::object from_dlpack(nb::handle source) {
   }));
 }
 
-// An array over a NumPy array's memory, without a copy; fresh, so that host calls can use arrays
-// on the views that they got and end only when their work on them has ended.
+// An array over a NumPy array's memory, without a copy. A host call can make arrays of the views
+// that it got: its step ends only when its work on them has ended.
 nb::object borrow_numpy(nb::handle source) {
   Desc desc;
   desc.dtype = dtype_of(source);
   desc.shape = to_shape(nb::object(source.attr("shape")));
   NumpyBytes bytes(source, false);
   plan::Array array = over_memory(bytes.data(), desc, [owner = hold(source)] {});
-  array.chunk->mark_fresh();
   return wrap(std::move(array));
 }
 

@@ -147,7 +147,10 @@ PyObject* inplace_power(PyObject* a, PyObject* b, PyObject* modulus) {
 }
 
 PyObject* unary(const Operation& op, PyObject* a) {
-  return guarded([&] { return call(op, &a, 1, nullptr, nullptr); });
+  return guarded([&] {
+    check(op.id >= 0, "[array] expected the operator of this sign to be registered, got none");
+    return call(op, &a, 1, nullptr, nullptr);
+  });
 }
 
 PyObject* negate(PyObject* a) { return unary(negative, a); }

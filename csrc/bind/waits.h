@@ -10,13 +10,15 @@ namespace mixflow::bind {
 inline void wait_to_read(const plan::Array& array) {
   const engine::TagRef& tag = array.chunk->tag();
   if (plan::engine().idle(tag)) return drain_graveyard();
-  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_read(tag, ms); });
+  engine::WaitPoint point;
+  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_read(tag, ms, &point); });
 }
 
 inline void wait_to_write(const plan::Array& array) {
   const engine::TagRef& tag = array.chunk->tag();
   if (plan::engine().idle(tag)) return drain_graveyard();
-  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(tag, ms); });
+  engine::WaitPoint point;
+  wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(tag, ms, &point); });
 }
 
 }  // namespace mixflow::bind

@@ -44,7 +44,6 @@ void Chunk::pin_plain() {
 
 ChunkRef Chunk::fresh(const ChunkRef& other) {
   auto made = std::make_shared<Chunk>(other->block(), other->bytes(), other->device());
-  made->fresh_ = true;
   made->layout_.store(other->layout().id, std::memory_order_relaxed);
   made->pinned_.store(other->pinned_plain(), std::memory_order_relaxed);
   made->version_.store(other->version(), std::memory_order_relaxed);

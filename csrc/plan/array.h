@@ -44,8 +44,6 @@ class Chunk {
   // Over the same memory as `other`, with a tag of its own: for handles inside a callback whose
   // task already holds the other's tag.
   static std::shared_ptr<Chunk> fresh(const std::shared_ptr<Chunk>& other);
-  bool is_fresh() const { return fresh_; }
-  void mark_fresh() { fresh_ = true; }
 
  private:
   std::mutex mutex_;
@@ -58,7 +56,6 @@ class Chunk {
   std::atomic<uint64_t> version_{0};
   std::atomic<uint32_t> layout_{0};
   std::atomic<bool> pinned_{false};
-  bool fresh_ = false;
 };
 using ChunkRef = std::shared_ptr<Chunk>;
 

@@ -49,23 +49,23 @@ std::string Arena::owner() {
 
 Scope::~Scope() {
   if (!on_end_) return;
-  std::exception_ptr error = error_;
-  for (size_t i = 0; i < fresh_.size() && !error; ++i) {
-    try {
-      engine().wait_for_read(fresh_[i], 0);
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }
   try {
-    on_end_(error);
+    on_end_(error_);
   } catch (...) {  // a destructor has nobody to tell; the completion reports itself as abandoned
   }
 }
 
-void Scope::note_fresh_write(const engine::TagRef& tag) {
+void Scope::fail(std::exception_ptr error, const std::string& where) {
+  if (!error) return;
+  if (!where.empty()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      error = std::make_exception_ptr(Error(concat(e.what(), "; in ", where)));
+    }
+  }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (std::find(fresh_.begin(), fresh_.end(), tag) == fresh_.end()) fresh_.push_back(tag);
+  if (!error_) error_ = std::move(error);
 }
 
 ScopeRef current_scope() { return tls_scope; }
@@ -79,13 +79,12 @@ void with_scope(const ScopeRef& scope, const std::function<void()>& body) {
   body();
 }
 
-void declare_write(engine::Task* task, const Array& array, Scope* scope) {
+void declare_write(engine::Task* task, const Array& array) {
   const engine::TagRef& tag = array.chunk->tag();
   task->writes.push_back(tag);
   // A partial write leaves the rest as it was, so it must not clear an error of the storage.
   if (!array.covers_chunk()) task->reads.push_back(tag);
   array.chunk->bump_version();
-  if (scope && array.chunk->is_fresh()) scope->note_fresh_write(tag);
 }
 
 Binding::Binding(PlanRef plan, std::vector<Array> args, ArenaRef arena, bool checked)

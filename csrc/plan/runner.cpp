@@ -103,8 +103,13 @@ void Run::store_scalars(const RunOptions& options) {
 
 void Run::run(engine::TaskContext& context) {
   context_ = &context;
-  resolve_pointers();
-  if (!plan().has_host_calls(phase_)) return native_steps();
+  try {
+    resolve_pointers();
+    if (!plan().has_host_calls(phase_)) return native_steps();
+  } catch (...) {
+    if (scope_) scope_->fail(std::current_exception(), describe());
+    throw;
+  }
   completion_ = context.defer();
   proceed(lane.kind == engine::LaneKind::python);
 }
@@ -270,6 +275,7 @@ void Run::host_done(std::exception_ptr error) {
 }
 
 void Run::finish(std::exception_ptr error) {
+  if (error && scope_) scope_->fail(error, describe());
   auto completion = std::move(completion_);  // `this` may be gone after done()
   completion->done(error);
 }
@@ -289,10 +295,9 @@ void declare(engine::Task* task, const Binding& binding, int phase) {
   const auto& claims = binding.claims(phase);
   task->reads.reserve(claims.size() + 1);
   task->writes.reserve(claims.size() + 1);
-  const ScopeRef scope = current_scope();
   for (const auto& claim : claims) {
     const Array& array = binding.args()[claim.arg];
-    if (claim.writes) declare_write(task, array, scope.get());
+    if (claim.writes) declare_write(task, array);
     if (claim.reads && !(claim.writes && !array.covers_chunk())) {
       task->reads.push_back(array.chunk->tag());
     }
@@ -325,7 +330,7 @@ class CopyTask final : public engine::Task {
     lane = engine::Lane{engine::LaneKind::small, target_.desc.device.id};
     inline_ok = target_.bytes() <= (1 << 16);
     reads.push_back(source_.chunk->tag());
-    declare_write(this, target_, scope_.get());
+    declare_write(this, target_);
     if (scope_) scope_->mark_used();
   }
   void run(engine::TaskContext&) override {

@@ -49,16 +49,17 @@ class Arena {
 };
 using ArenaRef = std::shared_ptr<Arena>;
 
-// What a callback pushed: it ends (and calls `on_end`, once) when the body and every task that
-// holds it have ended. Errors left on fresh handles that it wrote become its error.
+// What a host call pushed: the scope ends (and calls `on_end`, once) when the body and every task
+// that holds it are over; the first error of one of them is the scope's. (Callbacks, which are
+// tasks of their own, have the engine's `ends_with_children` instead.)
 class Scope {
  public:
   explicit Scope(std::function<void(std::exception_ptr)> on_end) : on_end_(std::move(on_end)) {}
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
   ~Scope();
-  void fail(std::exception_ptr error) { error_ = std::move(error); }
-  void note_fresh_write(const engine::TagRef& tag);
+  // Keeps the first error. Thread-safe.
+  void fail(std::exception_ptr error, const std::string& where = "");
   bool used() const { return used_.load(); }
   void mark_used() { used_.store(true); }
   // For a scope that nothing was pushed in: the caller goes on by itself.
@@ -68,17 +69,16 @@ class Scope {
   std::function<void(std::exception_ptr)> on_end_;
   std::exception_ptr error_;
   std::mutex mutex_;
-  std::vector<engine::TagRef> fresh_;
   std::atomic<bool> used_{false};
 };
 using ScopeRef = std::shared_ptr<Scope>;
 
-// The scope of the callback that runs on this thread, or null. Every push takes it along.
+// The scope of the host call that runs on this thread, or null. Every push takes it along.
 ScopeRef current_scope();
 // Runs body() with `scope` current, and puts the old one back.
 void with_scope(const ScopeRef& scope, const std::function<void()>& body);
-// Declares a write of a whole or part of a chunk: tag, version, and the scope when it is fresh.
-void declare_write(engine::Task* task, const Array& array, Scope* scope);
+// Declares a write of a whole chunk or of a part: its tag and its version.
+void declare_write(engine::Task* task, const Array& array);
 
 // A plan with its arguments.
 class Binding {
