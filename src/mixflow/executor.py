@@ -151,7 +151,7 @@ class Executor:
             arrays += [*head_arrays[: len(heads) + len(watched)], *(self.grad_dict[n] for n in names)]
         else:
             graph = forward_graph(graph, self._types, train=train)
-        label = f"{'backward of ' if backward else ''}{self._symbol.name or 'group'}"
+        label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
         compiled = build_plan(finish(graph), default_backend(), self._ctx.key, "arena", 0, label)
         outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
         bound = compiled.plan.bind([*arrays, *outputs], self._arena)

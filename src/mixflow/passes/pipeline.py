@@ -11,6 +11,7 @@ from . import order as order_pass
 from .fuse import fuse as fuse_pass
 from .infer import infer
 from .lower import lower
+from .manager import Pass, run_passes
 from .plan import CompiledPlan, Step
 from .schedule import Schedule, ScheduleBuilder, Task, Use, desc_of, kernel_pairs
 from .simplify import simplify
@@ -70,15 +71,22 @@ def compile_graph(
     return build_plan(optimize(graph, train=train, fuse=fuse), backend, device, memory, threads, label)
 
 
+_LOWERED = frozenset({"typed", "primitives"})
+_FINISH = (
+    Pass("simplify", simplify, _LOWERED, frozenset({"simple"})),
+    Pass("fuse", fuse_pass, _LOWERED, frozenset({"fused"})),
+)
+
+
 def optimize(graph: Graph, *, train: bool = False, fuse: bool = True) -> Graph:
     """The graph of primitives and programs that runs."""
-    return finish(lower(graph, infer(graph), train=train), fuse=fuse)
+    first = Pass("lower", lambda g: lower(g, infer(g), train=train), frozenset(), _LOWERED)
+    return run_passes(graph, (first, *(_FINISH if fuse else _FINISH[:1])))
 
 
 def finish(graph: Graph, *, fuse: bool = True) -> Graph:
     """Simplified, and fused unless told otherwise; takes a graph of primitives."""
-    graph = simplify(graph)
-    return fuse_pass(graph) if fuse else graph
+    return run_passes(graph, _FINISH if fuse else _FINISH[:1], _LOWERED)
 
 
 def scheduled(
