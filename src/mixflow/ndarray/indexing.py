@@ -322,7 +322,7 @@ def write(a: Any, key: Any, value: Any) -> None:
     if offset is not None:
         _fill(a.view(offset, region.shape), value)
         return
-    source = _stretched(_as_array(a, value), region.shape)
+    source = _apart(a, _stretched(_as_array(a, value), region.shape))
     source = _reshaped(source, region.kept)
     primitive("slice_assign")(a, source, begin=region.begin, end=region.end, step=region.step)
 
@@ -333,8 +333,13 @@ def _write_advanced(a: Any, items: list[Any], value: Any) -> None:
     places, shape = index_grid(items, a.shape)
     if 0 in shape:
         return
-    source = _stretched(_as_array(a, value), shape)
+    source = _apart(a, _stretched(_as_array(a, value), shape))
     primitive("scatter_assign_nd")(a, _rt.core.from_numpy(places, a.device), source)
+
+
+def _apart(a: Any, value: Any) -> Any:
+    """The value, copied where it lies in the array that is written."""
+    return primitive("copy")(value) if value.shares_storage(a) else value
 
 
 def _as_array(a: Any, value: Any) -> Any:

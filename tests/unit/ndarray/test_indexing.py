@@ -245,3 +245,13 @@ def test_writing_what_autograd_follows_is_refused():
         with pytest.raises(MXNetError, match="copies between contexts have no gradient"):
             y.copyto(cpu(1))
     y[0] = 1
+
+
+def test_values_out_of_the_same_storage():
+    values, a = data((4, 4))
+    a[[3, 2, 1, 0]] = a
+    a[:, ::2] = a[:, 2:]
+    a[0] = a[0:1]
+    values[[3, 2, 1, 0]] = values.copy()
+    values[:, ::2] = values[:, 2:].copy()
+    np.testing.assert_array_equal(a.asnumpy(), values)
