@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
+def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
     """Writes to a temporary name in the same folder, flushes to disk, renames.
+
+    Args:
+        path: the file.
+        content: its bytes, or parts of them one after the other.
 
     Raises:
         OSError: the folder does not exist or is not writable; nothing is left behind.
@@ -17,7 +22,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from .. import _rt
 from .. import dtype as dtypes
 from ..errors import DTypeError, FormatError
+from ..files import write_atomically
 from .ndarray import NDArray
 
 LIST_MAGIC = 0x112
@@ -42,11 +43,15 @@ def save(fname: str, data: Any) -> None:
     Raises:
         TypeError: something else.
     """
-    write_atomically(fname, save_to_buffer(data))
+    write_atomically(os.fspath(fname), _parts(*_checked(data)))
 
 
 def save_to_buffer(data: Any) -> bytes:
     """The bytes that `save` writes."""
+    return b"".join(_parts(*_checked(data)))
+
+
+def _checked(data: Any) -> tuple[list[str], Sequence[Any]]:
     names: list[str] = []
     arrays: Sequence[Any] = [data] if isinstance(data, NDArray) else data
     if isinstance(data, Mapping):
@@ -54,44 +59,27 @@ def save_to_buffer(data: Any) -> bytes:
     usable = isinstance(arrays, (list, tuple)) and all(isinstance(a, NDArray) for a in arrays)
     if not usable or not all(isinstance(n, str) for n in names):
         raise TypeError("save only accept dict str->NDArray or list of NDArray")
-    parts = [struct.pack("<QQQ", LIST_MAGIC, 0, len(arrays))]
+    return names, arrays
+
+
+def _parts(names: list[str], arrays: Sequence[Any]) -> Iterator[bytes]:
+    """The file piece by piece, so that only one array is copied at a time."""
+    yield struct.pack("<QQQ", LIST_MAGIC, 0, len(arrays))
     for a in arrays:
-        parts += _array_parts(a)
-    parts.append(struct.pack("<Q", len(names)))
+        yield from _array_parts(a)
+    yield struct.pack("<Q", len(names))
     for name in names:
         encoded = name.encode()
-        parts += [struct.pack("<Q", len(encoded)), encoded]
-    return b"".join(parts)
+        yield struct.pack("<Q", len(encoded)) + encoded
 
 
-def _array_parts(a: NDArray) -> list[Any]:
+def _array_parts(a: NDArray) -> list[bytes]:
     """A 0-d array needs V3: in V2 no dimensions mean that there is no array."""
     values = a.asnumpy()
     magic = V2 if a.ndim else V3
     head = struct.pack(f"<Iii{a.ndim}q", magic, 0, a.ndim, *a.shape)
     kind, index = a.device
     return [head, struct.pack("<iii", kind, index, a.dtype_code), values.tobytes()]
-
-
-def write_atomically(fname: str, content: bytes) -> None:
-    """Writes under a temporary name beside `fname`, flushes to the disk, then renames."""
-    path = os.fspath(fname)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 # -- reading
@@ -121,7 +109,7 @@ class _Reader:
     """A cursor over the bytes of one file."""
 
     def __init__(self, content: bytes, name: str) -> None:
-        self._content = content
+        self._content = memoryview(content)
         self._name = name
         self._at = 0
 
@@ -129,7 +117,7 @@ class _Reader:
         where = self._at if at is None else at
         return FormatError(f"[load] {self._name}: expected {expected} at offset {where}, got {got}")
 
-    def _take(self, size: int, what: str) -> bytes:
+    def _take(self, size: int, what: str) -> memoryview:
         left = len(self._content) - self._at
         if size > left:
             raise self._fail(f"{size} bytes of {what}", f"{left} (the file ends)")
@@ -174,7 +162,7 @@ class _Reader:
         at = self._at
         size = self._number("Q", "the length of a name")
         try:
-            return self._take(size, "a name").decode()
+            return bytes(self._take(size, "a name")).decode()
         except UnicodeDecodeError:
             raise self._fail("a name in UTF-8", "other bytes", at) from None
 
