@@ -109,6 +109,8 @@ class Operator:
 
     def mutated_indices(self, params: dict[str, Any]) -> tuple[int, ...]:
         """Positions of the mutated inputs."""
+        if not self.mutates:
+            return ()
         names = self.input_names(params)
         return tuple(names.index(n) for n in self.mutates if n in names)
 

@@ -22,6 +22,23 @@ class TensorType(NamedTuple):
     stype: str = "default"
     dynamic: bool = False
 
+    def __eq__(self, other: object) -> bool:
+        # NumPy says dtype('float64') == None: an unknown dtype must not equal float64.
+        return (
+            isinstance(other, TensorType)
+            and self.shape == other.shape
+            and (self.dtype is None) == (other.dtype is None)
+            and self.dtype == other.dtype
+            and self.stype == other.stype
+            and self.dynamic == other.dynamic
+        )
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.stype, self.dynamic))
+
     @property
     def known(self) -> bool:
         """Whether shape and dtype are complete."""

@@ -68,10 +68,11 @@ def _all_allowed(task: Task, output: int, source: Buffer, pairs: set[tuple[int, 
 class Block:
     """An interval of steps that needs bytes: a buffer or a workspace."""
 
-    __slots__ = ("first", "last", "nbytes", "offset")
+    __slots__ = ("first", "last", "nbytes", "offset", "size")
 
     def __init__(self, first: int, last: int, nbytes: int) -> None:
         self.first, self.last, self.nbytes, self.offset = first, last, nbytes, 0
+        self.size = _rounded(nbytes)
 
 
 def lower_bound(blocks: Sequence[Block], steps: int) -> int:
@@ -93,7 +94,7 @@ def place(blocks: list[Block]) -> int:
     Tries several orders (size, lifetime, area, birth) of best-fit placement and keeps the best.
     """
     if len(blocks) <= 1:
-        return sum(_rounded(b.nbytes) for b in blocks)
+        return sum(b.size for b in blocks)
     bound = lower_bound(blocks, 1 + max(b.last for b in blocks))
     keys = (
         lambda b: (-b.nbytes, b.first),
@@ -118,8 +119,7 @@ def _best_fit(blocks: Sequence[Block]) -> int:
     placed: list[Block] = []  # by offset
     total = 0
     for block in blocks:
-        size = _rounded(block.nbytes)
-        first, last = block.first, block.last
+        size, first, last = block.size, block.first, block.last
         end = 0
         best_gap, best_offset = -1, -1
         for other in placed:
@@ -128,8 +128,9 @@ def _best_fit(blocks: Sequence[Block]) -> int:
             gap = other.offset - end
             if gap >= size and (best_gap < 0 or gap < best_gap):
                 best_gap, best_offset = gap, end
-            top = other.offset + _rounded(other.nbytes)
-            end = max(end, top)
+            top = other.offset + other.size
+            if top > end:
+                end = top
         block.offset = best_offset if best_gap >= 0 else end
         total = max(total, block.offset + size)
         _insert(placed, block)
@@ -190,7 +191,7 @@ def _one_after_another(blocks: list[Block]) -> int:
     total = 0
     for block in blocks:
         block.offset = total
-        total += _rounded(block.nbytes)
+        total += block.size
     return total
 
 
