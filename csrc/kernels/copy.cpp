@@ -225,6 +225,37 @@ std::unique_ptr<Kernel> make_slice_assign(const Request& r) {
   return kernel;
 }
 
+// Zeros with the value in the region: the gradient of strided_slice.
+class UnsliceKernel final : public Kernel {
+ public:
+  UnsliceKernel(const Request& r, StridedCopy copy, int64_t offset)
+      : copy_(std::move(copy)), offset_(offset), bytes_(size_t(r.outputs[0].bytes())) {
+    set_cost(*this, r, 0.03 * static_cast<double>(bytes_) + copy_.cost());
+  }
+
+  void run(const Buffers& buffers, const RunContext&) const override {
+    if (bytes_ == 0) return;
+    std::memset(buffers.out[0], 0, bytes_);
+    copy_.run(buffers.in[0], static_cast<char*>(buffers.out[0]) + offset_, threads);
+  }
+
+ private:
+  StridedCopy copy_;
+  int64_t offset_;
+  size_t bytes_;
+};
+
+std::unique_ptr<Kernel> make_unslice(const Request& r) {
+  expect_plain(r);
+  expect_counts(r, 1, 1);
+  expect_dtype(r, "an output", r.outputs[0].dtype, r.inputs[0].dtype);
+  const SliceView view = slice_view(r, r.outputs[0].shape);
+  expect_shape(r, "a value", r.inputs[0].shape, Shape(view.dims.begin(), view.dims.end()));
+  const int64_t size = element(r.outputs[0]);
+  StridedCopy copy(view.dims, plain_strides(view.dims), view.strides, size_t(size));
+  return std::make_unique<UnsliceKernel>(r, std::move(copy), view.offset * size);
+}
+
 // full and iota: element i = start + step * (i / repeat), in double, or in int64 for integers.
 class IotaKernel final : public Kernel {
  public:
@@ -284,6 +315,7 @@ void register_copy_kernels(Registry& registry) {
   registry.add("permute", 0, "plain", make_permute);
   registry.add("broadcast", 0, "plain", make_broadcast);
   registry.add("strided_slice", 0, "plain", make_strided_slice);
+  registry.add("unslice", 0, "plain", make_unslice);
   registry.add("reverse", 0, "plain", make_reverse);
   registry.add("concatenate", 0, "plain", make_concatenate);
   registry.add("assign", 0, "plain", make_assign);
