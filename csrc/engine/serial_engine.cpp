@@ -227,10 +227,7 @@ class SerialEngine : public Engine {
 
   static void join_group(Entry& entry, Entry* parent) {
     if (!parent) return;
-    if (!parent->own_group) {
-      parent->own_group = std::make_shared<Group>();
-      parent->own_group->parent = parent->member_of;
-    }
+    if (!parent->own_group) parent->own_group = Group::within(parent->member_of);
     entry.member_of = parent->own_group;
     Group::enter(entry.member_of.get());
   }
@@ -366,6 +363,7 @@ class SerialEngine : public Engine {
     }
     record(entry);
     entries_.remove(keep);
+    if (entry.own_group) entry.own_group->over = true;
     Group::leave(entry.member_of.get(), entry.failure);
     notify_waiters();
     for (const EntryRef& other : EntryList(entries_)) {

@@ -128,10 +128,7 @@ void ThreadedEngine::append(Record& record, Record* parent) {
   (last_ ? last_->next : first_) = &record;
   last_ = &record;
   if (parent) {
-    if (!parent->own_group) {
-      parent->own_group = std::make_shared<Group>();
-      parent->own_group->parent = parent->member_of;
-    }
+    if (!parent->own_group) parent->own_group = Group::within(parent->member_of);
     record.member_of = parent->own_group;
     Group::enter(record.member_of.get());
   }
@@ -252,6 +249,7 @@ void ThreadedEngine::end_one(Record& record, Graveyard& graveyard) {
     if (!access.released) access.tag->release(access, record.failure, ready_);
   }
   if (record.traced) record_event(record);
+  if (record.own_group) record.own_group->over = true;
   unlink(record, graveyard);
   if (record.member_of) leave_groups(record, graveyard);
   if (!end_waiters_.empty()) wake_end_waiters();
@@ -279,7 +277,7 @@ void ThreadedEngine::handle_ready(Graveyard& graveyard) {
 
 void ThreadedEngine::leave_groups(Record& record, Graveyard& graveyard) {
   Group::leave(record.member_of.get(), record.failure);
-  for (GroupRef group = record.member_of; group; group = group->parent) {
+  for (GroupRef group = record.member_of; group; group->next(), group = group->parent) {
     if (group->pending > 0 || !group->owner) continue;
     end_one(*std::exchange(group->owner, nullptr), graveyard);
   }

@@ -12,10 +12,6 @@
 using namespace mixflow;
 using namespace mixflow::testing;
 
-// A refused request must come back as null, as the system's own allocator does it.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
-extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
-
 namespace {
 
 bool aligned(const storage::BlockRef& block) {
