@@ -1,12 +1,12 @@
 // Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-// 2011), 16 counters side by side, and normal draws.
+// 2011), 32 counters side by side, and normal draws.
 #include "kernels/random_loops.h"
 #include "kernels/simd/vmath.h"
 
 namespace mixflow::kernels {
 namespace {
 
-constexpr int kSide = 16;
+constexpr int kSide = 32;  // loops of 16 would be unrolled before they are vectorised
 
 struct Counters {
   uint32_t words[4][kSide];
