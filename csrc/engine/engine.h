@@ -85,9 +85,9 @@ class Task {
   std::vector<TagRef> reads;
   std::vector<TagRef> writes;
   Lane lane;
-  int32_t priority = 0;   // larger first, among ready tasks of one lane
-  int32_t threads = 1;    // threads to lease from the core budget
-  bool inline_ok = false; // small and native: may run on the pushing thread when its tags are idle
+  int32_t priority = 0;    // larger first, among ready tasks of one lane
+  int32_t threads = 1;     // threads to lease from the core budget
+  bool inline_ok = false;  // small and native: may run on the pushing thread when its tags are idle
   // Runs even if a tag that it reads carries an error (waits and error handlers need this).
   bool run_on_error = false;
   // Interned line of the user's program that created the task; 0 = unknown.
@@ -108,7 +108,7 @@ struct TraceEvent {
   Lane lane;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  std::vector<uint64_t> reads;   // tag numbers
+  std::vector<uint64_t> reads;  // tag numbers
   std::vector<uint64_t> writes;
   std::vector<std::pair<uint64_t, int64_t>> released;  // (tag number, time)
   bool skipped = false;

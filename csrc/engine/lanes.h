@@ -22,10 +22,10 @@ using Graveyard = std::vector<std::unique_ptr<Record>>;
 struct Worker {
   Lanes* lanes = nullptr;
   LaneQueue* lane = nullptr;
-  bool running = false;       // a lane task is on its stack
-  int32_t leased = 0;         // cores of that task; the record may be gone before the run is over
-  int blocked = 0;            // depth of waits of that task
-  bool signalled = false;     // told to look for a task
+  bool running = false;    // a lane task is on its stack
+  int32_t leased = 0;      // cores of that task; the record may be gone before the run is over
+  int blocked = 0;         // depth of waits of that task
+  bool signalled = false;  // told to look for a task
   bool stop = false;
   std::condition_variable changed;
   Graveyard graveyard;
@@ -77,7 +77,7 @@ class Lanes {
   void idle(Worker& worker, Lock& lock);
   Record* take(LaneQueue& queue);
   bool lease(LaneQueue& queue, Record& record);
-    void wake(LaneQueue& queue);
+  void wake(LaneQueue& queue);
   void start_worker(LaneQueue& queue);
   void serve_starved();
 

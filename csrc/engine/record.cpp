@@ -25,9 +25,10 @@ Access* Record::find(const Tag* tag) {
     Access* found = std::find_if(begin(), end(), [&](const Access& a) { return a.tag == tag; });
     return found == end() ? nullptr : found;
   }
-  Access* found = std::lower_bound(begin(), end(), tag, [](const Access& access, const Tag* sought) {
-    return std::less<const Tag*>()(access.tag, sought);
-  });
+  Access* found =
+      std::lower_bound(begin(), end(), tag, [](const Access& access, const Tag* sought) {
+        return std::less<const Tag*>()(access.tag, sought);
+      });
   return found != end() && found->tag == tag ? found : nullptr;
 }
 
@@ -62,9 +63,8 @@ void Record::merge_many() {
     many_[used].tag = static_cast<TagState*>(tag.get());
     many_[used++].reads = true;
   }
-  std::sort(many_.begin(), many_.end(), [](const Access& a, const Access& b) {
-    return std::less<const Tag*>()(a.tag, b.tag);
-  });
+  std::sort(many_.begin(), many_.end(),
+            [](const Access& a, const Access& b) { return std::less<const Tag*>()(a.tag, b.tag); });
   size_t last = 0;
   for (size_t i = 1; i < many_.size(); ++i) {
     if (many_[i].tag != many_[last].tag) {

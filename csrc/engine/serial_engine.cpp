@@ -45,8 +45,7 @@ struct SerialAccess {
 
 // A task in the list. Guarded by the engine's mutex, except `task` while it runs.
 struct Entry : TaskContext, std::enable_shared_from_this<Entry> {
-  Entry(SerialEngine& engine, std::unique_ptr<Task> task)
-      : engine(engine), task(std::move(task)) {}
+  Entry(SerialEngine& engine, std::unique_ptr<Task> task) : engine(engine), task(std::move(task)) {}
   void release(const TagRef& tag, std::exception_ptr error) override;
   std::shared_ptr<Completion> defer() override;
   int threads() const override;

@@ -44,9 +44,8 @@ void Record::release(const TagRef& tag, std::exception_ptr error) {
 std::shared_ptr<Completion> Record::defer() { return engine.defer(*this); }
 
 ThreadedEngine::ThreadedEngine()
-    : lanes_(mutex_, [this](Record& record, Lock& lock, Worker& worker) {
-        execute(record, lock, worker);
-      }),
+    : lanes_(mutex_,
+             [this](Record& record, Lock& lock, Worker& worker) { execute(record, lock, worker); }),
       limits_default_(quarter_of_memory()) {
   limits_.max_bytes = limits_default_;
 }
@@ -82,7 +81,9 @@ void ThreadedEngine::push(std::unique_ptr<Task> task) {
 
 // Waits for room, unless the caller is exempt, and reserves it. Throws once closed.
 void ThreadedEngine::admit(Lock& lock, Record& record, bool exempt) {
-  const auto refuse = [] { throw Error("[engine] push: expected an open engine, got a closed one"); };
+  const auto refuse = [] {
+    throw Error("[engine] push: expected an open engine, got a closed one");
+  };
   const size_t bytes = record.held_bytes;
   if (closed_ && !exempt) refuse();
   if (!exempt && (forking_ || !producers_.empty() || !fits(bytes))) {

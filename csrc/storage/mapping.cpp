@@ -75,7 +75,7 @@ class SharedBlock : public Block {
   }
 
   void check_size(const File& file, const std::string& name) {
-    struct stat info {};
+    struct stat info{};
     if (fstat(file.get(), &info) != 0) fail(name, bytes_, "inspect", errno);
     check(static_cast<size_t>(info.st_size) >= mapped_, "[shared_mapping] expected at most ",
           info.st_size, " bytes, the size of '", name, "', got ", bytes_);

@@ -12,10 +12,12 @@
 
 // Read by the sanitizers' run-times: a refused request comes back as null, as the system's own
 // allocator does it, and a forked child may start threads.
-extern "C" inline __attribute__((used, visibility("default"))) const char* __asan_default_options() {
+extern "C" inline __attribute__((used, visibility("default"))) const char*
+__asan_default_options() {
   return "allocator_may_return_null=1";
 }
-extern "C" inline __attribute__((used, visibility("default"))) const char* __tsan_default_options() {
+extern "C" inline __attribute__((used, visibility("default"))) const char*
+__tsan_default_options() {
   return "allocator_may_return_null=1:die_after_fork=0";
 }
 

@@ -16,10 +16,13 @@ namespace {
 class Gate {
  public:
   Gate(Engine& engine, LaneKind lane) {
-    engine.push(make_task("gate", {}, {}, [this](TaskContext&) {
-      closed_ = true;
-      while (!open_) std::this_thread::yield();
-    }, lane));
+    engine.push(make_task(
+        "gate", {}, {},
+        [this](TaskContext&) {
+          closed_ = true;
+          while (!open_) std::this_thread::yield();
+        },
+        lane));
     while (!closed_) std::this_thread::yield();
   }
   void open() { open_ = true; }
@@ -33,9 +36,8 @@ void test_priorities() {
   Gate gate(*engine, LaneKind::compute);
   std::vector<int> order;
   for (int priority : {0, 2, -1, 2, 1}) {
-    auto task = make_task("t", {}, {}, [&order, priority](TaskContext&) {
-      order.push_back(priority);
-    });
+    auto task =
+        make_task("t", {}, {}, [&order, priority](TaskContext&) { order.push_back(priority); });
     task->priority = priority;
     engine->push(std::move(task));
   }
@@ -50,8 +52,8 @@ void test_lanes_are_independent() {
   Gate gate(*engine, LaneKind::compute);
   std::atomic<int> ran{0};
   const TagRef tag = engine->new_tag();
-  for (LaneKind lane : {LaneKind::small, LaneKind::copy_in, LaneKind::copy_out, LaneKind::io,
-                        LaneKind::python}) {
+  for (LaneKind lane :
+       {LaneKind::small, LaneKind::copy_in, LaneKind::copy_out, LaneKind::io, LaneKind::python}) {
     engine->push(make_task("t", {}, {tag}, [&](TaskContext&) { ++ran; }, lane));
   }
   auto other = make_task("other device", {}, {tag}, [&](TaskContext&) { ++ran; });
@@ -67,11 +69,14 @@ void test_one_python_worker() {
   std::set<std::thread::id> threads;
   std::atomic<int> inside{0};
   for (int i = 0; i < 50; ++i) {
-    auto task = make_task("t", {}, {}, [&](TaskContext&) {
-      EXPECT(++inside == 1);
-      threads.insert(std::this_thread::get_id());
-      --inside;
-    }, LaneKind::python);
+    auto task = make_task(
+        "t", {}, {},
+        [&](TaskContext&) {
+          EXPECT(++inside == 1);
+          threads.insert(std::this_thread::get_id());
+          --inside;
+        },
+        LaneKind::python);
     task->lane.device = i % 2;
     engine->push(std::move(task));
   }
@@ -87,14 +92,17 @@ void test_core_budget(long count) {
   std::atomic<int> used{0}, most{0}, wide{0};
   for (long i = 0; i < count; ++i) {
     const bool small = i % 3 != 0;
-    auto task = make_task("t", {}, {}, [&](TaskContext& context) {
-      const int now = used += context.threads();
-      int seen = most;
-      while (now > seen && !most.compare_exchange_weak(seen, now)) {
-      }
-      if (context.threads() == 3) ++wide;
-      used -= context.threads();
-    }, small ? LaneKind::small : LaneKind::compute);
+    auto task = make_task(
+        "t", {}, {},
+        [&](TaskContext& context) {
+          const int now = used += context.threads();
+          int seen = most;
+          while (now > seen && !most.compare_exchange_weak(seen, now)) {
+          }
+          if (context.threads() == 3) ++wide;
+          used -= context.threads();
+        },
+        small ? LaneKind::small : LaneKind::compute);
     task->threads = small ? 1 : 1 + static_cast<int>(i % 7);
     task->lane.device = static_cast<int>(i % 2);
     engine->push(std::move(task));
@@ -107,18 +115,21 @@ void test_core_budget(long count) {
 // Tasks of each kind of lane wait for tasks of the same lane, nested.
 void nest(Engine& engine, LaneKind lane, int depth, std::atomic<int>& ran) {
   const TagRef tag = engine.new_tag();
-  auto task = make_task("nest", {}, {tag}, [&engine, lane, depth, &ran](TaskContext&) {
-    if (depth > 0) nest(engine, lane, depth - 1, ran);
-    ++ran;
-  }, lane);
+  auto task = make_task(
+      "nest", {}, {tag},
+      [&engine, lane, depth, &ran](TaskContext&) {
+        if (depth > 0) nest(engine, lane, depth - 1, ran);
+        ++ran;
+      },
+      lane);
   task->threads = 2;
   engine.push(std::move(task));
   engine.wait_for_read(tag);
 }
 
 void test_nested_waits() {
-  for (LaneKind lane : {LaneKind::compute, LaneKind::small, LaneKind::copy_in, LaneKind::io,
-                        LaneKind::python}) {
+  for (LaneKind lane :
+       {LaneKind::compute, LaneKind::small, LaneKind::copy_in, LaneKind::io, LaneKind::python}) {
     auto engine = make_threaded_engine();
     engine->set_core_budget(2);
     std::atomic<int> ran{0};
@@ -139,13 +150,16 @@ void test_full_queue_with_callbacks() {
   engine->set_limits(limits);
   std::atomic<int> ran{0};
   for (int i = 0; i < 200; ++i) {
-    auto task = make_task("callback", {}, {}, [&](TaskContext&) {
-      const TagRef tag = engine->new_tag();
-      for (int k = 0; k < 10; ++k) {
-        engine->push(make_task("inner", {}, {tag}, [&](TaskContext&) { ++ran; }));
-      }
-      engine->wait_for_read(tag);
-    }, LaneKind::python);
+    auto task = make_task(
+        "callback", {}, {},
+        [&](TaskContext&) {
+          const TagRef tag = engine->new_tag();
+          for (int k = 0; k < 10; ++k) {
+            engine->push(make_task("inner", {}, {tag}, [&](TaskContext&) { ++ran; }));
+          }
+          engine->wait_for_read(tag);
+        },
+        LaneKind::python);
     task->ends_with_children = i % 2 == 0;
     engine->push(std::move(task));
   }
@@ -212,10 +226,13 @@ void test_reads_run_together() {
   const TagRef tag = engine->new_tag();
   std::atomic<int> inside{0};
   for (LaneKind lane : {LaneKind::io, LaneKind::copy_in, LaneKind::python}) {
-    engine->push(make_task("reader", {tag}, {}, [&](TaskContext&) {
-      ++inside;
-      while (inside < 3) std::this_thread::yield();  // returns only if all three run together
-    }, lane));
+    engine->push(make_task(
+        "reader", {tag}, {},
+        [&](TaskContext&) {
+          ++inside;
+          while (inside < 3) std::this_thread::yield();  // returns only if all three run together
+        },
+        lane));
   }
   engine->push(make_task("writer", {}, {tag}, [&](TaskContext&) { EXPECT(inside == 3); }));
   engine->wait_all();

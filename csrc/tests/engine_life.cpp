@@ -111,8 +111,8 @@ void test_close_refuses_blocked_producers() {
 void push_some(Engine& engine, const Tags& tags, std::atomic<long>& ran, int count) {
   for (int i = 0; i < count; ++i) {
     const LaneKind lanes[] = {LaneKind::compute, LaneKind::small, LaneKind::io, LaneKind::python};
-    auto task = make_task("t", {tags[i % 3]}, {tags[i % 5]}, [&](TaskContext&) { ++ran; },
-                          lanes[i % 4]);
+    auto task =
+        make_task("t", {tags[i % 3]}, {tags[i % 5]}, [&](TaskContext&) { ++ran; }, lanes[i % 4]);
     task->threads = 1 + i % 2;
     engine.push(std::move(task));
   }
@@ -178,9 +178,8 @@ void test_fork_after_close(Make make) {
   engine->before_fork();
   engine->after_fork();
   engine->after_fork();
-  EXPECT(contains(error_of([&] {
-    engine->push(make_task("t", {}, {}, [](TaskContext&) {}));
-  }), "closed"));
+  EXPECT(contains(error_of([&] { engine->push(make_task("t", {}, {}, [](TaskContext&) {})); }),
+                  "closed"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // The happens-before oracle finds each kind of violation in traces made by hand.
 #include "engine/trace.h"
-
 #include "tests/check.h"
 
 using namespace mixflow;

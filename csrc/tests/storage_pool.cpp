@@ -52,10 +52,14 @@ void test_reuse_and_statistics() {
 
 void test_limit() {
   const auto held = storage::allocate(1 << 20);
-  { const auto pooled = storage::allocate(1 << 20); }  // fills the pool
+  {
+    const auto pooled = storage::allocate(1 << 20);
+  }  // fills the pool
   const size_t live = storage::statistics().live_bytes;
   storage::set_limit(live + (size_t{3} << 20));
-  { const auto fits = storage::allocate((5 << 20) / 2); }  // only once the pool was emptied
+  {
+    const auto fits = storage::allocate((5 << 20) / 2);
+  }  // only once the pool was emptied
   EXPECT(storage::statistics().limit_bytes == live + (size_t{3} << 20));
   const std::string text = error_of([] { storage::allocate(4 << 20); });
   EXPECT(contains(text, "requested " + std::to_string(4 << 20)));

@@ -39,8 +39,14 @@ def _build(sanitizer: str) -> Path:
         return _built[sanitizer]
     folder = ROOT / "build" / "native-tests" / (sanitizer or "plain")
     configure = [
-        "cmake", "-S", str(ROOT), "-B", str(folder),
-        "-DMIXFLOW_TESTS=ON", "-DMIXFLOW_PYTHON=OFF", f"-DMIXFLOW_SANITIZE={sanitizer}",
+        "cmake",
+        "-S",
+        str(ROOT),
+        "-B",
+        str(folder),
+        "-DMIXFLOW_TESTS=ON",
+        "-DMIXFLOW_PYTHON=OFF",
+        f"-DMIXFLOW_SANITIZE={sanitizer}",
     ]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
