@@ -35,7 +35,9 @@ _FLOAT = np.dtype(np.float32)
 class _Program:
     """A plan with its arrays."""
 
-    def __init__(self, compiled: CompiledPlan, bound: Any, outputs: list[NDArray], seen: int) -> None:
+    def __init__(
+        self, compiled: CompiledPlan, bound: Any, outputs: list[NDArray], seen: int
+    ) -> None:
         self.compiled = compiled
         self.bound = bound
         self.outputs = outputs
@@ -147,8 +149,14 @@ class Executor:
         arrays = [*self.arg_dict.values(), *self.aux_dict.values()]
         if backward:
             graph, names = self._joint(graph, len(heads))
-            head_arrays = [*self._heads(), *(nd.zeros(self._types[v].shape, self._ctx) for v in watched)]
-            arrays += [*head_arrays[: len(heads) + len(watched)], *(self.grad_dict[n] for n in names)]
+            head_arrays = [
+                *self._heads(),
+                *(nd.zeros(self._types[v].shape, self._ctx) for v in watched),
+            ]
+            arrays += [
+                *head_arrays[: len(heads) + len(watched)],
+                *(self.grad_dict[n] for n in names),
+            ]
         else:
             graph = forward_graph(graph, self._types, train=train)
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
@@ -177,7 +185,7 @@ class Executor:
         """Computes the outputs. Does not wait for them.
 
         Args:
-            is_train: training mode: dropout drops, moving statistics move, and `backward` may follow.
+            is_train: training mode: dropout drops, moving statistics move, `backward` may follow.
             **kwargs: arrays copied into the arguments of these names first.
 
         Raises:
@@ -199,7 +207,8 @@ class Executor:
         target = self.arg_dict[name]
         if tuple(np.shape(value)) != tuple(target.shape):
             raise ShapeError(
-                f"[forward] expected shape {tuple(target.shape)} for '{name}', got {tuple(np.shape(value))}"
+                f"[forward] expected shape {tuple(target.shape)} for '{name}', "
+                f"got {tuple(np.shape(value))}"
             )
         if isinstance(value, NDArray):
             value.copyto(target)
@@ -243,9 +252,7 @@ class Executor:
             return
         given = [out_grads] if isinstance(out_grads, NDArray) else list(out_grads)
         if len(given) != len(targets):
-            raise ShapeError(
-                f"[backward] expected {len(targets)} head gradients, got {len(given)}"
-            )
+            raise ShapeError(f"[backward] expected {len(targets)} head gradients, got {len(given)}")
         for target, grad in zip(targets, given, strict=True):
             if grad is not None and tuple(grad.shape) != tuple(target.shape):
                 raise ShapeError(
@@ -311,7 +318,9 @@ class Executor:
                     f"[reshape] expected '{name}' of shape {tuple(old.shape)}, got {shape}; "
                     "set partial_shaping=True to allow it"
                 )
-            (args if name in self.arg_dict else aux)[name] = _resized(name, old, shape, allow_up_sizing)
+            (args if name in self.arg_dict else aux)[name] = _resized(
+                name, old, shape, allow_up_sizing
+            )
             grad = self.grad_dict.get(name)
             if grad is not None:
                 grads[name] = _resized(name, grad, shape, allow_up_sizing)
@@ -339,7 +348,8 @@ class Executor:
 def _copy_checked(name: str, source: NDArray, target: NDArray) -> None:
     if tuple(source.shape) != tuple(target.shape):
         raise ShapeError(
-            f"[copy_params_from] expected shape {tuple(target.shape)} for '{name}', got {tuple(source.shape)}"
+            f"[copy_params_from] expected shape {tuple(target.shape)} for '{name}', "
+            f"got {tuple(source.shape)}"
         )
     if source.dtype != target.dtype:
         source = source.astype(target.dtype)
@@ -364,7 +374,9 @@ def _resized(name: str, old: NDArray, shape: Any, allow_up_sizing: bool) -> NDAr
 # -- binding
 
 
-def bound_types(symbol: Symbol, shapes: Mapping[str, Any], types: Mapping[str, Any] | None) -> Types:
+def bound_types(
+    symbol: Symbol, shapes: Mapping[str, Any], types: Mapping[str, Any] | None
+) -> Types:
     """Types of every value for given input shapes; dtypes that nothing fixes are float32.
 
     Raises:
@@ -387,8 +399,10 @@ def bound_types(symbol: Symbol, shapes: Mapping[str, Any], types: Mapping[str, A
             break
         data = [v for v in open_ if v in known] or open_
         known.update({v: found[v]._replace(dtype=_FLOAT) for v in data})
-    found = {v: t if t.dtype is not None or v.node.op is not None else t._replace(dtype=_FLOAT)
-             for v, t in found.items()}
+    found = {
+        v: t if t.dtype is not None or v.node.op is not None else t._replace(dtype=_FLOAT)
+        for v, t in found.items()
+    }
     return infer(graph, {v: found[v] for v in graph.inputs})
 
 
@@ -406,14 +420,19 @@ def _requests(symbol: Symbol, grad_req: Any) -> dict[str, str]:
     for name, request in requests.items():
         if request not in REQUESTS:
             raise ParamError(
-                f"[bind] expected grad_req among {', '.join(REQUESTS)}, got '{request}' for '{name}'"
+                f"[bind] expected grad_req among {', '.join(REQUESTS)}, "
+                f"got '{request}' for '{name}'"
             )
     return requests
 
 
 def _distinct(symbol: Symbol) -> None:
     names = symbol.list_inputs()
-    twice = [n for n in dict.fromkeys(names) if names.count(n) > 1] if len(set(names)) < len(names) else []
+    twice = (
+        [n for n in dict.fromkeys(names) if names.count(n) > 1]
+        if len(set(names)) < len(names)
+        else []
+    )
     if twice:
         raise GraphError(f"[bind] expected distinct argument names, got '{twice[0]}' twice")
 
@@ -436,7 +455,7 @@ def simple_bind(
         ctx: context, default the current one.
         grad_req: 'write', 'add' or 'null', for all, as list or by name.
         type_dict: dtypes by name.
-        shared_exec: executor whose arrays of equal name, shape and dtype, and whose arena, are used.
+        shared_exec: executor whose arena, and arrays of equal name and type, are used.
         shared_buffer: arrays by name to take and to add to.
         **kwargs: shapes of the inputs.
     """
@@ -450,7 +469,9 @@ def simple_bind(
     aux: dict[str, NDArray] = {}
     for value in symbol.graph().inputs:
         name, kind = value.node.name, types[value]
-        old = _shared(shared_exec, shared_buffer, "aux_dict" if name in aux_names else "arg_dict", name, kind)
+        old = _shared(
+            shared_exec, shared_buffer, "aux_dict" if name in aux_names else "arg_dict", name, kind
+        )
         array = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
         (aux if name in aux_names else args)[name] = array
         if shared_buffer is not None and name not in aux_names:
@@ -463,11 +484,19 @@ def simple_bind(
 
 
 def _shared(
-    executor: Executor | None, buffer: Mapping[str, NDArray] | None, kind: str, name: str, type: TensorType
+    executor: Executor | None,
+    buffer: Mapping[str, NDArray] | None,
+    kind: str,
+    name: str,
+    type: TensorType,
 ) -> NDArray | None:
     for source in (getattr(executor, kind, None), buffer):
         found = source.get(name) if source is not None else None
-        if found is not None and tuple(found.shape) == type.shape and np.dtype(found.dtype) == type.dtype:
+        if (
+            found is not None
+            and tuple(found.shape) == type.shape
+            and np.dtype(found.dtype) == type.dtype
+        ):
             return found
     return None
 
@@ -482,7 +511,9 @@ def _by_name(what: str, names: Sequence[str], given: Any, partial: bool) -> dict
         return {n: given[n] for n in names if n in given}
     items = list(given)
     if len(items) != len(names):
-        raise ParamError(f"[bind] expected {len(names)} {what}s ({', '.join(names)}), got {len(items)}")
+        raise ParamError(
+            f"[bind] expected {len(names)} {what}s ({', '.join(names)}), got {len(items)}"
+        )
     return {n: a for n, a in zip(names, items, strict=True) if a is not None}
 
 
@@ -517,7 +548,9 @@ def bind(
     grads = _by_name("gradient", symbol.list_arguments(), args_grad, True)
     everything = {**arguments, **states}
     types = bound_types(
-        symbol, {n: a.shape or None for n, a in everything.items()}, {n: a.dtype for n, a in everything.items()}
+        symbol,
+        {n: a.shape or None for n, a in everything.items()},
+        {n: a.dtype for n, a in everything.items()},
     )
     for name, grad in grads.items():
         if tuple(grad.shape) != tuple(arguments[name].shape):

@@ -27,7 +27,7 @@ def bound(symbol=None, **options):
         executor.plan(True)
         executor.plan(False)
     rng = np.random.default_rng(0)
-    for name, array in executor.arg_dict.items():
+    for array in executor.arg_dict.values():
         array[:] = rng.normal(size=array.shape).astype(np.float32)
     if "softmax_label" in executor.arg_dict:
         executor.arg_dict["softmax_label"][:] = np.array([0, 1, 2, 0, 1], np.float32)
@@ -43,8 +43,12 @@ def numpy_step(executor):
     p /= p.sum(1, keepdims=True)
     d = p - np.eye(3)[a["softmax_label"].astype(int)]
     dh = (d @ a["fc2_weight"]) * (h > 0)
-    grads = {"fc2_weight": d.T @ r, "fc2_bias": d.sum(0), "fc1_weight": dh.T @ a["data"],
-             "fc1_bias": dh.sum(0)}
+    grads = {
+        "fc2_weight": d.T @ r,
+        "fc2_bias": d.sum(0),
+        "fc1_weight": dh.T @ a["data"],
+        "fc1_bias": dh.sum(0),
+    }
     return p, grads
 
 
@@ -77,8 +81,12 @@ def test_grad_req_write_add_null():
         executor.backward()
     _, grads = numpy_step(executor)
     got = executor.grad_dict
-    np.testing.assert_allclose(got["fc1_weight"].asnumpy(), 2 * grads["fc1_weight"], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(got["fc2_weight"].asnumpy(), grads["fc2_weight"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        got["fc1_weight"].asnumpy(), 2 * grads["fc1_weight"], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        got["fc2_weight"].asnumpy(), grads["fc2_weight"], rtol=1e-4, atol=1e-5
+    )
     listed = bound(grad_req=["null", "write", "null", "null", "null", "null"])
     assert [g is not None for g in listed.grad_arrays] == [False, True, False, False, False, False]
 
@@ -113,7 +121,9 @@ def test_only_requested_gradients_are_computed():
     everything = len(bound().plan(True).steps)
     one = len(bound(grad_req={"fc2_bias": "write"}).plan(True).steps)
     assert one < everything
-    assert bound(grad_req="null").plan(True).phase_ends[0] == len(bound(grad_req="null").plan(True).steps)
+    assert bound(grad_req="null").plan(True).phase_ends[0] == len(
+        bound(grad_req="null").plan(True).steps
+    )
 
 
 def test_head_gradients():
@@ -278,7 +288,13 @@ def test_dropout_mask_is_the_same_in_backward():
 def test_memory_report():
     report = mlp().memory_report(data=(64, 784))
     assert set(report) == {
-        "none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused"
+        "none",
+        "inplace",
+        "coshare",
+        "both",
+        "arena",
+        "lower_bound",
+        "lower_bound_unfused",
     }
     assert report["both"] <= min(report["inplace"], report["coshare"]) <= report["none"]
     assert report["lower_bound_unfused"] <= report["both"]

@@ -92,13 +92,15 @@ def loads(text: str | bytes) -> tuple[Value, ...]:
         raise FormatError(f"[symbol file] {error}") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
-            f"[symbol file] expected nodes and heads of MXNet's form, got a broken entry ({error!r})"
+            f"[symbol file] expected nodes and heads of MXNet's form, got {error!r}"
         ) from None
 
 
 def _graph(data: Any) -> tuple[Value, ...]:
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
-        raise FormatError("[symbol file] expected an object with 'nodes', got none; is it a symbol?")
+        raise FormatError(
+            "[symbol file] expected an object with 'nodes', got none; is it a symbol?"
+        )
     entries = data["nodes"]
     if not entries or len(entries) > _MAX_NODES:
         raise FormatError(f"[symbol file] expected 1 to {_MAX_NODES} nodes, got {len(entries)}")
@@ -119,7 +121,8 @@ def _value(reference: Any, nodes: list[Node]) -> Value:
     node = nodes[number]
     if not 0 <= index < _output_count(node):
         raise FormatError(
-            f"[symbol file] expected an output below {_output_count(node)} of '{node.name}', got {index}"
+            f"[symbol file] expected an output below {_output_count(node)} of '{node.name}', "
+            f"got {index}"
         )
     return Value(node, index)
 
@@ -173,11 +176,15 @@ def _node(entry: Any, before: list[Node]) -> Node:
     return Node(op, name, inputs, params, rest, subgraphs=subgraphs)
 
 
-def _complete(op: _op.Operator, params: dict[str, Any], name: str, inputs: list[Value]) -> list[Value]:
+def _complete(
+    op: _op.Operator, params: dict[str, Any], name: str, inputs: list[Value]
+) -> list[Value]:
     """Adds the auxiliary variables that files before MXNet 0.9 leave out."""
     names = op.input_names(params)
     if len(inputs) > len(names):
-        raise FormatError(f"[{op.name}] expected {len(names)} inputs, got {len(inputs)} in '{name}'")
+        raise FormatError(
+            f"[{op.name}] expected {len(names)} inputs, got {len(inputs)} in '{name}'"
+        )
     for missing in names[len(inputs) :]:
         if missing not in op.mutates:
             raise FormatError(f"[{op.name}] expected input '{missing}', got none in '{name}'")

@@ -31,4 +31,8 @@ def _line(node: Node, name) -> str:  # type: ignore[no-untyped-def]
     inputs = ", ".join(name(v) for v in node.inputs)
     params = ", ".join(f"{k}={v}" for k, v in node.params.items() if v is not None)
     label = f"  # {node.origin}" if node.origin and node.origin != node.name else ""
-    return f"{left} = {node.op.name}({inputs})" + (f" {{{params}}}" if params else "") + f" : {types}{label}"
+    return (
+        f"{left} = {node.op.name}({inputs})"
+        + (f" {{{params}}}" if params else "")
+        + f" : {types}{label}"
+    )

@@ -48,7 +48,9 @@ def _acyclic(heads: Iterable[Value]) -> list[Node]:
                 child = node.inputs[at].node
                 state = done.get(child)
                 if state is False:
-                    raise GraphError(f"[verify] expected an acyclic graph, got a cycle at '{child.name}'")
+                    raise GraphError(
+                        f"[verify] expected an acyclic graph, got a cycle at '{child.name}'"
+                    )
                 if state is None:
                     stack.append((child, 0))
             else:
@@ -59,7 +61,9 @@ def _acyclic(heads: Iterable[Value]) -> list[Node]:
 def _check_node(node: Node, given: set[Node], typed: bool, primitives: bool) -> None:
     for value in node.inputs:
         if not 0 <= value.index < len(value.node.types):
-            raise GraphError(f"[verify] expected an output of '{value.node.name}', got number {value.index}")
+            raise GraphError(
+                f"[verify] expected an output of '{value.node.name}', got number {value.index}"
+            )
     if typed:
         for kind in node.types:
             if kind is None or not (kind.known or kind.dynamic):
@@ -73,7 +77,7 @@ def _check_node(node: Node, given: set[Node], typed: bool, primitives: bool) -> 
     count = len(node.op.input_names(dict(node.params)))
     if node.op.variadic is None and count != len(node.inputs):
         raise GraphError(
-            f"[{node.op.name}] expected {count} inputs, got {len(node.inputs)} in node '{node.name}'"
+            f"[{node.op.name}] expected {count} inputs, got {len(node.inputs)} in '{node.name}'"
         )
 
 

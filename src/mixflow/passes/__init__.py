@@ -1,0 +1,1 @@
+"""Graph -> Graph passes, one file each, and the way to a plan (`pipeline.compile_graph`)."""

@@ -184,8 +184,11 @@ def _emit_groups(graph: Graph, groups: dict[Node, _Group]) -> Graph:
                 continue
             members = unit.nodes if unit is not None else [node]
             missing = [
-                v.node for m in members for v in m.inputs
-                if (groups.get(v.node) is not unit or unit is None) and not _is_done(v.node, groups, done)
+                v.node
+                for m in members
+                for v in m.inputs
+                if (groups.get(v.node) is not unit or unit is None)
+                and not _is_done(v.node, groups, done)
             ]
             if missing:
                 stack.extend(missing)
@@ -225,8 +228,14 @@ def _emit_program(unit: _Group, used: set[Value], new: dict[Value, Value]) -> No
     outs = [n[0] for n in members if n[0] in used] or [members[-1][0]]
     text = "; ".join([*writer.lines, "out " + " ".join(writer.names[v] for v in outs)])
     made = Node(
-        primitive("fused"), "fused", writer.inputs, {"program": text}, None,
-        [v.type for v in outs], (), members[-1].origin,
+        primitive("fused"),
+        "fused",
+        writer.inputs,
+        {"program": text},
+        None,
+        [v.type for v in outs],
+        (),
+        members[-1].origin,
     )
     for k, value in enumerate(outs):
         new[value] = Value(made, k)

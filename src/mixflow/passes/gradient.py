@@ -83,7 +83,8 @@ class _Reverse:
         blocked = node.op.nondiff
         names = node.op.input_names(dict(node.params)) if blocked else ()
         return [
-            v for k, v in enumerate(node.inputs)
+            v
+            for k, v in enumerate(node.inputs)
             if not (blocked and k < len(names) and names[k] in blocked) and dtypes.is_float(v.dtype)
         ]
 
@@ -122,7 +123,7 @@ class _Reverse:
             )
         if op.vjp is None or op.differentiable == "no":
             raise GraphError(
-                f"[{op.name}] expected a differentiable operator on the way to a requested gradient, "
+                f"[{op.name}] expected a differentiable operator on the way to a gradient, "
                 f"got {op.name} in node {node.origin}; stop the gradient with BlockGrad"
             )
         with origin(node.origin):
@@ -135,7 +136,7 @@ class _Reverse:
                 continue
             if grad.shape != value.shape or grad.dtype != value.dtype:
                 raise GraphError(
-                    f"[{op.name}] expected a gradient of {value.type}, got {grad.type} from its rule"
+                    f"[{op.name}] expected a gradient of {value.type}, got {grad.type}"
                 )
             self.add(value, grad)
 

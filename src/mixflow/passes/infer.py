@@ -42,13 +42,17 @@ def merge(a: TensorType, b: TensorType, where: str) -> TensorType:
         raise DTypeError(f"{where} expected {a.dtype.name}, got {dtype}; cast one of the inputs")
     stype = a.stype if b.stype == "default" else b.stype
     if a.shape is None or b.shape is None:
-        return TensorType(b.shape if a.shape is None else a.shape, dtype, stype, a.dynamic or b.dynamic)
+        return TensorType(
+            b.shape if a.shape is None else a.shape, dtype, stype, a.dynamic or b.dynamic
+        )
     if len(a.shape) != len(b.shape):
         raise ShapeError(f"{where} expected shape {a.shape}, got {b.shape}; the ranks differ")
     dims = []
     for x, y in zip(a.shape, b.shape, strict=True):
         if x is not None and y is not None and x != y:
-            raise ShapeError(f"{where} expected shape {a.shape}, got {b.shape}; a dimension differs")
+            raise ShapeError(
+                f"{where} expected shape {a.shape}, got {b.shape}; a dimension differs"
+            )
         dims.append(y if x is None else x)
     return TensorType(tuple(dims), dtype, stype, a.dynamic or b.dynamic)
 
@@ -87,7 +91,9 @@ def _variable_hint(node: Node) -> TensorType:
         dims = None if dims == () else tuple(None if d == -1 else d for d in dims)
     if dtype is None or dtype == "-1":
         return TensorType(dims)
-    return TensorType(dims, dtypes.from_code(int(dtype)) if dtype.isdigit() else dtypes.canonical(dtype))
+    return TensorType(
+        dims, dtypes.from_code(int(dtype)) if dtype.isdigit() else dtypes.canonical(dtype)
+    )
 
 
 class _Inference:
@@ -100,7 +106,11 @@ class _Inference:
                 declared = node.types[value.index] or _UNKNOWN
                 self.types[value] = declared
             if node.op is None and node.types[0] is None:
-                self.types[Value(node, 0)] = _variable_hint(node)
+                hint, given = _variable_hint(node), known.get(Value(node, 0), _UNKNOWN)
+                self.types[Value(node, 0)] = TensorType(
+                    hint.shape if given.shape is None else None,
+                    hint.dtype if given.dtype is None else None,
+                )
             for value in node.inputs:
                 self.users.setdefault(value, []).append(node)
         for value, given in known.items():
@@ -131,7 +141,10 @@ class _Inference:
         else:
             new_ins, new_outs = self._apply(node, ins, outs)
         changed = []
-        pairs = [*zip(node.inputs, new_ins, strict=False), *zip(node.values, new_outs, strict=False)]
+        pairs = [
+            *zip(node.inputs, new_ins, strict=False),
+            *zip(node.values, new_outs, strict=False),
+        ]
         pairs += [(node[len(outs) + k], new_ins[i]) for k, i in enumerate(mutated)]
         for value, new in pairs:
             old = self.types[value]
@@ -172,7 +185,11 @@ class _Inference:
                 if found.known or found.dynamic:
                     continue
                 what = "argument" if node.op is None else f"output {value.index} of {node.op.name}"
-                kind = DTypeError if found.shape is not None and None not in found.shape else ShapeError
+                kind = (
+                    DTypeError
+                    if found.shape is not None and None not in found.shape
+                    else ShapeError
+                )
                 raise kind(
                     f"[infer] expected shapes and dtypes that fix every value, got {found} for "
                     f"{what} '{node.name}'; give its shape or that of more inputs"

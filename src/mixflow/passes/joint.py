@@ -37,7 +37,9 @@ def joint_graph(
     wrt = [v for v in forward.inputs if requests.get(v.node.name, "null") != "null"]
     for name, request in requests.items():
         if request not in REQUESTS:
-            raise GraphError(f"[grad_req] expected one of {', '.join(REQUESTS)}, got '{request}' for '{name}'")
+            raise GraphError(
+                f"[grad_req] expected one of {', '.join(REQUESTS)}, got '{request}' for '{name}'"
+            )
     heads = [variable(f"head{k}_grad", v.type) for k, v in enumerate(forward.outputs)]
     arrays = [variable(f"{v.node.name}_grad", v.type) for v in wrt]
     found = gradient(forward.outputs, heads, wrt)

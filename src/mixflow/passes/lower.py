@@ -120,9 +120,7 @@ class _Lowering:
                 node = _numbered(node, f"{label}#{draws}", self.done)
                 draws += 1
             self.done[node] = self._expand(node, inputs)
-        return tuple(
-            self.done[v.node][v.index] if v.node in self.done else v for v in results
-        )
+        return tuple(self.done[v.node][v.index] if v.node in self.done else v for v in results)
 
     def _params(self, node: Node) -> dict[str, Any]:
         return {
@@ -142,10 +140,7 @@ class _Lowering:
         if not op.primitive and op.needs_mode and TRAIN not in attrs:
             attrs[TRAIN] = "1" if self.train else "0"
             same = False
-        if same and None not in node.types:
-            kept = node
-        else:
-            kept = self._copy(node, inputs, attrs, label)
+        kept = node if same and None not in node.types else self._copy(node, inputs, attrs, label)
         self.final.add(kept)
         if kept is not node:
             self.done[kept] = kept.values
@@ -163,9 +158,7 @@ class _Lowering:
         name = node.name
         return Node(node.op, name, inputs, params, attrs, types, node.subgraphs, label)
 
-    def all_updates(
-        self, graph: Graph, first: int
-    ) -> tuple[tuple[tuple[Value, Value], ...], int]:
+    def all_updates(self, graph: Graph, first: int) -> tuple[tuple[tuple[Value, Value], ...], int]:
         """(next version, variable) pairs, and how many of them belong to phase 0.
 
         The first `first` listed pairs and those of mutating nodes that nobody listed belong to
@@ -198,8 +191,14 @@ class _Lowering:
 def _numbered(node: Node, label: str, done: dict[Node, tuple[Value, ...]]) -> Node:
     """`node` with its draw label; later readers find it under the old node too."""
     named = Node(
-        node.op, node.name, node.inputs, dict(node.params), {**node.attrs, DRAW: label},
-        node.types, node.subgraphs, node.origin,
+        node.op,
+        node.name,
+        node.inputs,
+        dict(node.params),
+        {**node.attrs, DRAW: label},
+        node.types,
+        node.subgraphs,
+        node.origin,
     )
     done[node] = named.values
     return named

@@ -38,7 +38,9 @@ def share_inplace(order: list[Task]) -> None:
                     continue
                 if pairs is None:
                     pairs = kernel_pairs(
-                        task.kernel, task.op, [u.desc for u in task.reads],
+                        task.kernel,
+                        task.op,
+                        [u.desc for u in task.reads],
                         [u.desc for u in task.writes],
                     )
                 if _all_allowed(task, output, source, pairs) and (output, source_index) in pairs:
@@ -60,9 +62,7 @@ def _dies_here(source: Buffer, task: Task, target: Buffer, taken: set[int]) -> b
 
 def _all_allowed(task: Task, output: int, source: Buffer, pairs: set[tuple[int, int]]) -> bool:
     """Every read of `source` by the task allows `output` to be the same memory."""
-    return all(
-        (output, k) in pairs for k, u in enumerate(task.reads) if u.buffer.root() is source
-    )
+    return all((output, k) in pairs for k, u in enumerate(task.reads) if u.buffer.root() is source)
 
 
 class Block:
@@ -174,10 +174,7 @@ def allocate(order: list[Task], strategy: str) -> tuple[dict[int, int], int, int
             blocks.append(Block(task.pos, task.pos, nbytes))
             owners.append(task)
     bound = lower_bound(blocks, len(order)) if blocks else 0
-    if strategy == "arena":
-        size = place(blocks)
-    else:
-        size = _one_after_another(blocks)
+    size = place(blocks) if strategy == "arena" else _one_after_another(blocks)
     spaces = {}
     for block, owner in zip(blocks, owners, strict=True):
         if isinstance(owner, Task):
@@ -222,7 +219,9 @@ def check_overlap(plan: CompiledPlan) -> None:
             for slot in step.inputs:
                 span = _span(slot)
                 if span is not None and _overlap((*span, 0), ranges[0]):
-                    raise GraphError(f"[memory] expected a free workspace, got inputs in {step.label}")
+                    raise GraphError(
+                        f"[memory] expected a free workspace, got inputs in {step.label}"
+                    )
         live = [r for r in live if not any(_overlap(r, w) for w in ranges)]
         live += [r for r in ranges if r[3] >= 0]
 

@@ -87,9 +87,7 @@ class _Greedy:
 
     def cost(self, task: Task) -> int:
         """Bytes that running the task now adds (negative: frees)."""
-        total = sum(
-            u.buffer.nbytes for u in task.writes if u.buffer.slot is None and u.epoch == 0
-        )
+        total = sum(u.buffer.nbytes for u in task.writes if u.buffer.slot is None and u.epoch == 0)
         seen = set()
         for use in task.reads:
             buffer = use.buffer

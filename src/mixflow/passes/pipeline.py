@@ -19,8 +19,9 @@ from .simplify import simplify
 MEMORY = ("arena", "inplace", "none")
 
 
-def single(op: Operator, params: dict[str, Any], types: list[TensorType], scalars: tuple[str, ...] = ()
-           ) -> Graph:
+def single(
+    op: Operator, params: dict[str, Any], types: list[TensorType], scalars: tuple[str, ...] = ()
+) -> Graph:
     """The graph of one operator call.
 
     Args:
@@ -68,7 +69,9 @@ def compile_graph(
     """
     if memory not in MEMORY:
         raise GraphError(f"[compile] expected memory among {', '.join(MEMORY)}, got '{memory}'")
-    return build_plan(optimize(graph, train=train, fuse=fuse), backend, device, memory, threads, label)
+    return build_plan(
+        optimize(graph, train=train, fuse=fuse), backend, device, memory, threads, label
+    )
 
 
 _LOWERED = frozenset({"typed", "primitives"})
@@ -110,7 +113,12 @@ def scheduled(
 
 
 def build_plan(
-    graph: Graph, backend: Any, device: tuple[int, int], memory: str, threads: int, label: str = "plan"
+    graph: Graph,
+    backend: Any,
+    device: tuple[int, int],
+    memory: str,
+    threads: int,
+    label: str = "plan",
 ) -> CompiledPlan:
     """Order, memory and the core's plan for a graph of primitives."""
     from .. import _rt
@@ -120,7 +128,11 @@ def build_plan(
     spaces, arena, bound = memory_pass.allocate(tasks, memory)
     draws = {d: k for k, d in enumerate(schedule.draws)}
     steps = [_step(task, spaces, draws) for task in tasks]
-    ends = [sum(t.phase == 0 for t in tasks), len(tasks)] if graph.phase_outputs is not None else [len(tasks)]
+    ends = (
+        [sum(t.phase == 0 for t in tasks), len(tasks)]
+        if graph.phase_outputs is not None
+        else [len(tasks)]
+    )
     plan = _rt.core.Plan(
         steps, schedule.arg_descs, schedule.arg_access, schedule.num_scalars, arena, ends, label
     )
@@ -180,9 +192,15 @@ def _argument_pairs(schedule: Schedule, tasks: list[Task]) -> list[tuple[int, in
             source = args[index]
             if schedule.arg_access[index] != "r" or schedule.arg_descs[index] != desc:
                 continue
-            if source.last < out.first or source.last < 0:
-                pairs.append((number, index))
-            elif source.last == out.first and writer is not None and _task_allows(writer, out, source):
+            if (
+                source.last < out.first
+                or source.last < 0
+                or (
+                    source.last == out.first
+                    and writer is not None
+                    and _task_allows(writer, out, source)
+                )
+            ):
                 pairs.append((number, index))
     return pairs
 

@@ -43,7 +43,7 @@ class CompiledPlan:
         memory: bytes by strategy: none, inplace, coshare, both, arena, lower_bound,
             lower_bound_unfused.
         inplace: (output, input) pairs of arguments that may be one memory.
-        draws: for each draw number that a run takes, '<node label>#<k>': the k-th draw of that node.
+        draws: '<node label>#<k>', the k-th draw of that node, for each draw that a run takes.
         phase_ends: number of steps up to the end of each phase.
     """
 

@@ -21,8 +21,15 @@ def with_inputs(node: Node, inputs: Sequence[Value]) -> Node:
     if all(a == b for a, b in zip(node.inputs, inputs, strict=True)):
         return node
     return Node(
-        node.op, node.name, inputs, dict(node.params), dict(node.attrs), node.types,
-        node.subgraphs, node.origin, node.kind,
+        node.op,
+        node.name,
+        inputs,
+        dict(node.params),
+        dict(node.attrs),
+        node.types,
+        node.subgraphs,
+        node.origin,
+        node.kind,
     )
 
 

@@ -37,7 +37,16 @@ class Buffer:
     """
 
     __slots__ = (
-        "first", "last", "moved", "nbytes", "number", "offset", "readers", "shared", "slot", "writers",
+        "first",
+        "last",
+        "moved",
+        "nbytes",
+        "number",
+        "offset",
+        "readers",
+        "shared",
+        "slot",
+        "writers",
     )
 
     def __init__(self, nbytes: int, number: int, slot: tuple[Any, ...] | None = None) -> None:
@@ -111,7 +120,9 @@ def desc_of(type: TensorType, device: tuple[int, int]) -> Desc:
     return Desc(dtypes.code(type.dtype), tuple(type.shape or ()), 0, device)  # type: ignore[arg-type]
 
 
-def kernel_pairs(kernel: Any, op: Operator, reads: list[Desc], writes: list[Desc]) -> set[tuple[int, int]]:
+def kernel_pairs(
+    kernel: Any, op: Operator, reads: list[Desc], writes: list[Desc]
+) -> set[tuple[int, int]]:
     """(output, input) pairs that may be one memory: the kernel's word, else the record's."""
     stated = getattr(kernel, "inplace", None)
     if stated is not None:
@@ -122,13 +133,15 @@ def kernel_pairs(kernel: Any, op: Operator, reads: list[Desc], writes: list[Desc
     return {
         (o, i)
         for o, i in pairs
-        if o < len(writes) and i < len(reads)
-        and reads[i].shape == writes[o].shape and reads[i].dtype == writes[o].dtype
+        if o < len(writes)
+        and i < len(reads)
+        and reads[i].shape == writes[o].shape
+        and reads[i].dtype == writes[o].dtype
     }
 
 
 class ScheduleBuilder:
-    """Builds the tasks; `levels` raises how much is copied for single mutations (see module text)."""
+    """Builds the tasks; `levels` raises how much is copied for single mutations."""
 
     def __init__(
         self, graph: Graph, prepare: Prepare, device: tuple[int, int], levels: dict[Value, int]
@@ -157,18 +170,29 @@ class ScheduleBuilder:
     # -- buffers and tasks
 
     def buffer(self, nbytes: int, slot: tuple[Any, ...] | None = None) -> Buffer:
+        """New storage."""
         made = Buffer(nbytes, len(self.buffers), slot)
         self.buffers.append(made)
         return made
 
     def argument(self, type: TensorType, access: str) -> Buffer:
+        """Storage of the plan's next argument."""
         index = len(self.result.arg_descs)
         self.result.arg_descs.append(desc_of(type, self.device))
         self.result.arg_access.append(access)
         return self.buffer(type.nbytes, ("arg", index))
 
-    def task(self, op: Operator, params: dict[str, Any], reads: list[Use], writes: list[Use],
-             node: Node, phase: int, kernel: Any = None) -> Task:
+    def task(
+        self,
+        op: Operator,
+        params: dict[str, Any],
+        reads: list[Use],
+        writes: list[Use],
+        node: Node,
+        phase: int,
+        kernel: Any = None,
+    ) -> Task:
+        """A new task; its operands know it."""
         if kernel is None:
             kernel = self.prepare(op, params, [u.desc for u in reads], [u.desc for u in writes])
         made = Task(op, params, reads, writes, _label(node, op), phase, len(self.tasks), kernel)
@@ -181,6 +205,7 @@ class ScheduleBuilder:
         return made
 
     def next_epoch(self, buffer: Buffer) -> int:
+        """Number of a new content of the buffer."""
         buffer.writers.append(None)
         buffer.readers.append([])
         return len(buffer.writers) - 1
@@ -198,6 +223,7 @@ class ScheduleBuilder:
         return self.uses[value].now()
 
     def build(self) -> Schedule:
+        """Tasks, buffers and arguments of the graph."""
         scalars = 0
         for value in self.graph.inputs:
             if value.node.kind == "scalar":
@@ -206,7 +232,9 @@ class ScheduleBuilder:
                 scalars += 1
                 continue
             access = "rw" if value in self.owner.values() else "r"
-            self.uses[value] = Use(self.argument(value.type, access), 0, desc_of(value.type, self.device))
+            self.uses[value] = Use(
+                self.argument(value.type, access), 0, desc_of(value.type, self.device)
+            )
         for node in self.order:
             self._node(node)
         self.result.num_scalars = scalars
@@ -226,12 +254,16 @@ class ScheduleBuilder:
     def _node(self, node: Node) -> None:
         if node.op is None:
             if Value(node, 0) not in self.uses:
-                raise GraphError(f"[plan] expected variable '{node.name}' among the inputs, got none")
+                raise GraphError(
+                    f"[plan] expected variable '{node.name}' among the inputs, got none"
+                )
             return
         name = node.op.name
         if name in FREE:
             source = self.use(node.inputs[0])
-            self.uses[node[0]] = Use(source.buffer, source.epoch, desc_of(node[0].type, self.device))
+            self.uses[node[0]] = Use(
+                source.buffer, source.epoch, desc_of(node[0].type, self.device)
+            )
         elif name == "cast" and self._is_scalar(node.inputs[0]):
             self._cast_scalar(node)
         elif name == "full" and node[0].shape == ():
@@ -318,7 +350,10 @@ class ScheduleBuilder:
         if not reads:
             return True
         pairs = kernel_pairs(
-            writer.kernel, writer.op, [u.desc for u in writer.reads], [u.desc for u in writer.writes]
+            writer.kernel,
+            writer.op,
+            [u.desc for u in writer.reads],
+            [u.desc for u in writer.writes],
         )
         return all((output, k) in pairs for k in reads)
 
@@ -333,6 +368,7 @@ class ScheduleBuilder:
         key = (old.buffer.number, old.epoch)
         if key not in self.saved:
             self.saved[key] = Use(old.buffer, old.epoch, old.desc)
+
     # (readers are redirected in `_anti_dependencies`, when all are known)
 
     def _mutate(self, node: Node) -> None:
@@ -379,8 +415,12 @@ class ScheduleBuilder:
             self.result.outputs.append(target.slot[1])
             desc = desc_of(value.type, self.device)
             buffer, writer = use.buffer, use.buffer.writers[0]
-            if buffer.slot is None and writer is not None and len(buffer.writers) == 1 \
-                    and writer.phase == phase:
+            if (
+                buffer.slot is None
+                and writer is not None
+                and len(buffer.writers) == 1
+                and writer.phase == phase
+            ):
                 self._move(buffer, target, 0)
                 target.writers[0] = writer
             else:
@@ -414,13 +454,17 @@ class ScheduleBuilder:
         readers = [t for t in buffer.readers[epoch] if t is not writer]
         if not readers:
             return
-        desc = next(u.desc for t in readers for u in t.reads if u.buffer is buffer and u.epoch == epoch)
+        desc = next(
+            u.desc for t in readers for u in t.reads if u.buffer is buffer and u.epoch == epoch
+        )
         fresh = self.buffer(buffer.nbytes)
         buffer.readers[epoch] = [t for t in buffer.readers[epoch] if t is writer]
         op, phase = primitive("copy"), min(t.phase for t in readers)
         source, made = Use(buffer, epoch, desc), Use(fresh, 0, desc)
         kernel = self.prepare(op, {}, [desc], [desc])
-        task = Task(op, {}, [source], [made], f"copy({readers[0].label})", phase, len(self.tasks), kernel)
+        task = Task(
+            op, {}, [source], [made], f"copy({readers[0].label})", phase, len(self.tasks), kernel
+        )
         self.tasks.append(task)
         buffer.readers[epoch].append(task)
         fresh.writers[0] = task
@@ -446,6 +490,8 @@ def _owned_versions(graph: Graph) -> dict[Value, Value]:
 
 
 def _label(node: Node, op: Operator) -> str:
-    shapes = ", ".join("x".join(map(str, v.shape)) or "scalar" for v in node.inputs if node.op is not None)
+    shapes = ", ".join(
+        "x".join(map(str, v.shape)) or "scalar" for v in node.inputs if node.op is not None
+    )
     where = f" {node.origin}" if node.origin not in (node.name, op.name) else ""
     return f"{op.name}{where} ({shapes})"

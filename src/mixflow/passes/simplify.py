@@ -17,9 +17,18 @@ from .rewrite import has_effect, with_heads, with_inputs
 
 _REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
 _FOLDED: dict[str, Callable[..., Any]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.true_divide,
-    "maximum": np.maximum, "minimum": np.minimum, "negative": np.negative, "sqrt": np.sqrt,
-    "square": np.square, "exp": np.exp, "reciprocal": np.reciprocal, "power": np.power,
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.true_divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "negative": np.negative,
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "exp": np.exp,
+    "reciprocal": np.reciprocal,
+    "power": np.power,
 }
 
 

@@ -53,7 +53,10 @@ def strategies(order: Sequence[Task]) -> dict[str, int]:
     blocks = [Block(a.born, a.dies, a.nbytes) for a in arrays if a.taken is None]
     bound = lower_bound(blocks, len(steps)) if blocks else 0
     return {
-        "none": none, "inplace": inplace, "coshare": coshare, "both": min(both, inplace, coshare),
+        "none": none,
+        "inplace": inplace,
+        "coshare": coshare,
+        "both": min(both, inplace, coshare),
         "lower_bound_unfused": bound,
     }
 

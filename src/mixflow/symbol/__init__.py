@@ -6,10 +6,29 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import ops as _ops
+from .. import ops as _ops  # noqa: F401 - fills the registry
 from . import register as _register
+from .creation import (
+    arange,
+    eye,
+    full,
+    hypot,
+    linspace,
+    maximum,
+    minimum,
+    ones,
+    pow,
+    power,
+    zeros,
+)
 from .register import Variable, var
 from .symbol import Group, Symbol, fromjson, load, load_json
+
+__all__ = [
+    "Group", "Symbol", "Variable", "arange", "contrib", "eye", "fromjson", "full", "hypot", "image",
+    "linalg", "linspace", "load", "load_json", "maximum", "minimum", "ones", "op", "pow", "power",
+    "random", "sparse", "var", "zeros",
+]  # fmt: skip
 
 _register.install_methods()
 
@@ -25,8 +44,14 @@ random, linalg, contrib, image, sparse, op, _internal = (
 )
 _register.populate(
     {
-        "": globals(), "random": vars(random), "linalg": vars(linalg), "contrib": vars(contrib),
-        "image": vars(image), "sparse": vars(sparse), "op": vars(op), "_internal": vars(_internal),
+        "": globals(),
+        "random": vars(random),
+        "linalg": vars(linalg),
+        "contrib": vars(contrib),
+        "image": vars(image),
+        "sparse": vars(sparse),
+        "op": vars(op),
+        "_internal": vars(_internal),
     }
 )
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from .symbol import Symbol
 
 
-def given_values(symbol: Symbol, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Value, Any]:
+def given_values(
+    symbol: Symbol, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[Value, Any]:
     """Values of the graph's inputs, by position among the arguments or by name.
 
     Raises:
@@ -70,15 +72,14 @@ def dtypes_of(
 ) -> tuple[Any, Any, Any]:
     """See `Symbol.infer_type`."""
     known = {
-        v: TensorType(None, dtypes.canonical(t)) for v, t in given_values(symbol, args, kwargs).items()
+        v: TensorType(None, dtypes.canonical(t))
+        for v, t in given_values(symbol, args, kwargs).items()
     }
     types = spread_dtypes(symbol, infer(symbol.graph(), known, partial=True))
     lists = _lists(symbol, types)
     if not partial and any(t.dtype is None for part in lists for t in part):
         return None, None, None
-    return tuple(
-        [None if t.dtype is None else t.dtype.type for t in part] for part in lists
-    )  # type: ignore[return-value]
+    return tuple([None if t.dtype is None else t.dtype.type for t in part] for part in lists)  # type: ignore[return-value]
 
 
 def spread_dtypes(symbol: Symbol, types: Types) -> Types:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .. import attribute, name as naming
+from .. import attribute
+from .. import name as naming
 from ..errors import GraphError, ParamError, UnknownNameError
 from ..ir import Node, Operator, Value, get, names, signature
 from ..ir.json import hidden_key
@@ -18,7 +19,7 @@ from .symbol import Symbol, _one
 _AUX_INIT = {"moving_mean": "zero", "moving_var": "one"}
 
 
-def Variable(  # noqa: N802 - MXNet's name
+def Variable(
     name: str,
     attr: dict[str, str] | None = None,
     shape: Any = None,
@@ -46,10 +47,14 @@ def Variable(  # noqa: N802 - MXNet's name
         raise ParamError(f"[Variable] expected a string as name, got {name!r}")
     attrs = {hidden_key(k): v for k, v in attribute.current().get(attr).items()}
     given = {
-        "__shape__": None if shape is None else str(tuple(shape) if not isinstance(shape, int) else (shape,)),
-        "__lr_mult__": lr_mult, "__wd_mult__": wd_mult,
+        "__shape__": None
+        if shape is None
+        else str(tuple(shape) if not isinstance(shape, int) else (shape,)),
+        "__lr_mult__": lr_mult,
+        "__wd_mult__": wd_mult,
         "__dtype__": None if dtype is None else _dtype_code(dtype),
-        "__init__": _init_text(init), "__storage_type__": None if stype is None else _stype_code(stype),
+        "__init__": _init_text(init),
+        "__storage_type__": None if stype is None else _stype_code(stype),
         "__profiler_scope__": profiler_scope,
     }
     attrs.update({k: str(v) for k, v in given.items() if v is not None})
@@ -83,8 +88,12 @@ def _init_text(init: Any) -> str | None:
 
 
 def make(
-    op: Operator, hint: str, inputs: dict[str, Any] | list[Any], params: dict[str, Any],
-    name: str | None = None, attr: dict[str, str] | None = None,
+    op: Operator,
+    hint: str,
+    inputs: dict[str, Any] | list[Any],
+    params: dict[str, Any],
+    name: str | None = None,
+    attr: dict[str, str] | None = None,
 ) -> Symbol:
     """A node with its missing inputs as automatic variables.
 
@@ -111,13 +120,17 @@ def _complete(
     wanted = op.input_names(params)
     for key in inputs:
         if key not in wanted:
-            raise ParamError(f"[{op.name}] expected inputs {list(wanted)}, got '{key}' in '{label}'")
+            raise ParamError(
+                f"[{op.name}] expected inputs {list(wanted)}, got '{key}' in '{label}'"
+            )
     values = []
     for key in wanted:
         if inputs.get(key) is not None:
             values.append(_one(inputs[key]))
             continue
-        own = {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in op.aux else {}
+        own = (
+            {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in op.aux else {}
+        )
         own = own if key not in op.aux else dict(attrs)
         if key in op.aux and key in _AUX_INIT:
             own["__init__"] = json.dumps([_AUX_INIT[key], {}])
@@ -131,8 +144,13 @@ def function(op: Operator, called: str) -> Callable[..., Symbol]:
     known = {p.name for p in op.params}
     hint = called.lower()
 
-    def call(*args: Any, name: str | None = None, attr: dict[str, str] | None = None,
-             out: Any = None, **kwargs: Any) -> Symbol:
+    def call(
+        *args: Any,
+        name: str | None = None,
+        attr: dict[str, str] | None = None,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> Symbol:
         if out is not None:
             raise ParamError(f"[{op.name}] expected no 'out' for a symbol, got one")
         given = {k: kwargs.pop(k) for k in list(kwargs) if k in known}
@@ -178,7 +196,9 @@ def _split(
     for key in list(kwargs):
         value = kwargs.pop(key)
         if value is not None and not isinstance(value, Symbol):
-            raise ParamError(f"[{op.name}] expected parameters {[p.name for p in op.params]}, got '{key}'")
+            raise ParamError(
+                f"[{op.name}] expected parameters {[p.name for p in op.params]}, got '{key}'"
+            )
         if key in inputs:
             raise ParamError(f"[{op.name}] expected '{key}' once, got it twice")
         inputs[key] = value
@@ -212,8 +232,14 @@ def binary(kind: str, a: Symbol, b: Any) -> Symbol:
     if isinstance(b, Symbol):
         if not both:
             raise GraphError(f"[symbol] expected a number on the left of '{kind}', got a symbol")
-        return make(get(op_both), both.lower(), [a, b] if get(op_both).variadic else
-                    dict(zip(get(op_both).input_names({}), (a, b), strict=True)), {})
+        return make(
+            get(op_both),
+            both.lower(),
+            [a, b]
+            if get(op_both).variadic
+            else dict(zip(get(op_both).input_names({}), (a, b), strict=True)),
+            {},
+        )
     if isinstance(b, bool) or not hasattr(b, "__float__"):
         raise ParamError(f"[symbol] expected a symbol or a number, got {type(b).__name__}")
     op = get(op_scalar)
@@ -221,13 +247,18 @@ def binary(kind: str, a: Symbol, b: Any) -> Symbol:
 
 
 #: Operators that are also methods of Symbol, with the symbol as first input.
-FLUENT = """abs arccos arccosh arcsin arcsinh arctan arctanh argmax argmax_channel argmin argsort
-broadcast_axes broadcast_like broadcast_to cbrt ceil clip cos cosh degrees depth_to_space diag exp
-expand_dims expm1 fix flatten flip floor log log10 log1p log2 log_softmax max mean min nanprod nansum
-norm one_hot ones_like pad pick prod radians rcbrt reciprocal relu repeat reshape reshape_like rint
-round rsqrt shape_array sigmoid sign sin sinh size_array slice slice_axis slice_like softmax softmin
-sort space_to_depth split split_v2 sqrt square squeeze sum swapaxes take tan tanh tile topk transpose
-trunc zeros_like""".split()
+FLUENT = [
+    "abs", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "argmax",
+    "argmax_channel", "argmin", "argsort", "broadcast_axes", "broadcast_like", "broadcast_to",
+    "cbrt", "ceil", "clip", "cos", "cosh", "degrees", "depth_to_space", "diag", "exp",
+    "expand_dims", "expm1", "fix", "flatten", "flip", "floor", "log", "log10", "log1p", "log2",
+    "log_softmax", "max", "mean", "min", "nanprod", "nansum", "norm", "one_hot", "ones_like",
+    "pad", "pick", "prod", "radians", "rcbrt", "reciprocal", "relu", "repeat", "reshape",
+    "reshape_like", "rint", "round", "rsqrt", "shape_array", "sigmoid", "sign", "sin", "sinh",
+    "size_array", "slice", "slice_axis", "slice_like", "softmax", "softmin", "sort",
+    "space_to_depth", "split", "split_v2", "sqrt", "square", "squeeze", "sum", "swapaxes", "take",
+    "tan", "tanh", "tile", "topk", "transpose", "trunc", "zeros_like",
+]  # fmt: skip
 
 
 def _fluent(name: str) -> Callable[..., Any]:
@@ -246,6 +277,7 @@ def _fluent(name: str) -> Callable[..., Any]:
 def install_methods() -> None:
     """Gives Symbol its arithmetic and its operator methods."""
     install("binary", binary)
+    Symbol.astype = lambda self, dtype: function(get("Cast"), "Cast")(self, dtype=dtype)  # type: ignore[attr-defined]
     for name in FLUENT:
         if not hasattr(Symbol, name):
             setattr(Symbol, name, _fluent(name))
@@ -281,4 +313,13 @@ def _place(op: Operator, called: str) -> tuple[str, str]:
     return op.namespace, called
 
 
-__all__ = ["FLUENT", "UnknownNameError", "Variable", "binary", "function", "make", "populate", "var"]
+__all__ = [
+    "FLUENT",
+    "UnknownNameError",
+    "Variable",
+    "binary",
+    "function",
+    "make",
+    "populate",
+    "var",
+]

@@ -29,7 +29,8 @@ def aux_nodes(nodes: Sequence[Node]) -> set[Node]:
             continue
         names = node.op.input_names(dict(node.params))
         found |= {
-            v.node for k, v in enumerate(node.inputs)
+            v.node
+            for k, v in enumerate(node.inputs)
             if k < len(names) and names[k] in node.op.aux and v.node.op is None
         }
     return found
@@ -137,7 +138,9 @@ class Symbol:
         return f"<Symbol group [{', '.join(v.node.name for v in self._heads)}]>"
 
     def __bool__(self) -> bool:
-        raise GraphError("[symbol] expected a value, got a symbol; its value is known only when run")
+        raise GraphError(
+            "[symbol] expected a value, got a symbol; its value is known only when run"
+        )
 
     def __hash__(self) -> int:
         return id(self) >> 4
@@ -361,8 +364,17 @@ def _substitute(heads: Sequence[Value], given: dict[str, Value], name: str | Non
         inputs = [mapped(v) for v in node.inputs]
         label = name if name and node in ends else node.name
         same = label == node.name and all(a == b for a, b in zip(inputs, node.inputs, strict=True))
-        new[node] = node if same else Node(
-            node.op, label, inputs, dict(node.params), dict(node.attrs), subgraphs=node.subgraphs
+        new[node] = (
+            node
+            if same
+            else Node(
+                node.op,
+                label,
+                inputs,
+                dict(node.params),
+                dict(node.attrs),
+                subgraphs=node.subgraphs,
+            )
         )
     return [mapped(v) for v in heads]
 
@@ -401,10 +413,12 @@ def load(fname: str) -> Symbol:
     try:
         return fromjson(data.decode("utf-8"))
     except UnicodeDecodeError:
-        raise FormatError(f"[symbol file] expected UTF-8 text, got binary data in {fname}") from None
+        raise FormatError(
+            f"[symbol file] expected UTF-8 text, got binary data in {fname}"
+        ) from None
 
 
-def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
+def Group(symbols: Sequence[Symbol]) -> Symbol:
     """One symbol with the outputs of several."""
     if not symbols:
         raise GraphError("[Group] expected at least one symbol, got none")

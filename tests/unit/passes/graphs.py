@@ -96,11 +96,15 @@ def run(graph, values, *, fuse=True, memory="arena", backend=REFERENCE, scalars=
     verify(finished, typed=True, primitives=True)
     compiled = build_plan(finished, backend, (1, 0), memory, 0)
     check_overlap(compiled)
-    arrays = [nd.array(values[v], dtype=v.dtype) if v.ndim else _scalar(values[v]) for v in graph.inputs]
+    arrays = [
+        nd.array(values[v], dtype=v.dtype) if v.ndim else _scalar(values[v]) for v in graph.inputs
+    ]
     outs = [nd.empty(d.shape, dtype=dtypes.from_code(d.dtype)) for d in compiled.out_descs]
     compiled.plan.run([*arrays, *outs], scalars)
     index = {v: k for k, v in enumerate(graph.inputs)}
-    results = [o.asnumpy() for o in outs] + [arrays[index[var]].asnumpy() for _, var in graph.updates]
+    results = [o.asnumpy() for o in outs] + [
+        arrays[index[var]].asnumpy() for _, var in graph.updates
+    ]
     return results, compiled, [a.asnumpy() for a in arrays]
 
 

@@ -2,15 +2,27 @@
 
 import numpy as np
 import pytest
-from graphs import F, expected, feeds, graphs, tensor
+from graphs import expected, feeds, graphs, tensor
 from hypothesis import assume, given, settings
 
 from mixflow.errors import GraphError, ShapeError
 from mixflow.ir import Graph, emit, primitive
 from mixflow.passes.gradient import ONCE, flows, gradient
 
-SMOOTH = {"negative", "tanh", "square", "sigmoid", "sin", "add", "subtract", "multiply", "reduce_sum",
-          "reshape", "permute", "full"}
+SMOOTH = {
+    "negative",
+    "tanh",
+    "square",
+    "sigmoid",
+    "sin",
+    "add",
+    "subtract",
+    "multiply",
+    "reduce_sum",
+    "reshape",
+    "permute",
+    "full",
+}
 
 
 def total(value):

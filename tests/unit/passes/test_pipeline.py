@@ -71,7 +71,9 @@ def test_single_operator_may_overwrite_its_input():
     kind = TensorType((2, 2), F)
     compiled = compile_graph(single(ir.primitive("add"), {}, [kind, kind]), _reference())
     assert set(compiled.inplace) == {(0, 0), (0, 1)}
-    graph = single(ir.primitive("matmul"), {"transpose_a": False, "transpose_b": False}, [kind, kind])
+    graph = single(
+        ir.primitive("matmul"), {"transpose_a": False, "transpose_b": False}, [kind, kind]
+    )
     assert compile_graph(graph, _reference()).inplace == []
 
 

@@ -33,22 +33,38 @@ def small():
 def test_automatic_names_and_variables():
     net = small()
     assert net.list_arguments() == [
-        "data", "fullyconnected0_weight", "fullyconnected0_bias", "batchnorm0_gamma",
-        "batchnorm0_beta", "softmax_label",
+        "data",
+        "fullyconnected0_weight",
+        "fullyconnected0_bias",
+        "batchnorm0_gamma",
+        "batchnorm0_beta",
+        "softmax_label",
     ]
     assert net.list_auxiliary_states() == ["batchnorm0_moving_mean", "batchnorm0_moving_var"]
     assert net.list_outputs() == ["softmax_output"] and net.name == "softmax"
     assert net.list_inputs()[5:7] == ["batchnorm0_moving_mean", "batchnorm0_moving_var"]
     assert sym.FullyConnected(net, num_hidden=1).name == "fullyconnected1"
-    assert sym.FullyConnected(net, num_hidden=1, no_bias=True).list_arguments()[-1].endswith("weight")
+    assert (
+        sym.FullyConnected(net, num_hidden=1, no_bias=True).list_arguments()[-1].endswith("weight")
+    )
 
 
 def test_arithmetic_names():
     x, y = sym.Variable("x"), sym.Variable("y")
     made = [x + 1, 1 + x, 1 - x, x - y, x * y, 2 / x, x**2, 2**x, -x, x % 2, x > 1, x == y, x <= y]
     assert [m.name for m in made] == [
-        "_plusscalar0", "_plusscalar1", "_rminusscalar0", "_minus0", "_mul0", "_rdivscalar0",
-        "_powerscalar0", "_rpowerscalar0", "_mulscalar0", "_modscalar0", "_greater_scalar0", "_equal0",
+        "_plusscalar0",
+        "_plusscalar1",
+        "_rminusscalar0",
+        "_minus0",
+        "_mul0",
+        "_rdivscalar0",
+        "_powerscalar0",
+        "_rpowerscalar0",
+        "_mulscalar0",
+        "_modscalar0",
+        "_greater_scalar0",
+        "_equal0",
         "_lesser_equal0",
     ]
     with pytest.raises(ParamError, match="expected a symbol or a number"):
@@ -65,7 +81,9 @@ def test_scopes():
         with AttrScope(ctx_group="dev2"):
             assert sym.Variable("y").attr("ctx_group") == "dev2"
     found = fc.attr_dict()
-    assert found["fullyconnected0"]["ctx_group"] == found["fullyconnected0"]["__ctx_group__"] == "dev1"
+    assert (
+        found["fullyconnected0"]["ctx_group"] == found["fullyconnected0"]["__ctx_group__"] == "dev1"
+    )
     assert found["fullyconnected0_weight"]["lr_mult"] == "3"
     assert sym.Variable("z").list_attr() == {}
     with pytest.raises(ParamError, match="expected strings"):
@@ -181,3 +199,16 @@ def test_methods():
     assert x.reshape((2, -1)).infer_shape(x=(4, 3))[1] == [(2, 6)]
     assert x.sum(axis=0).infer_shape(x=(4, 3))[1] == [(3,)]
     assert abs(x).infer_shape(x=(4, 3))[1] == [(4, 3)]
+
+
+def test_constants_and_either_functions():
+    x, y = sym.Variable("x"), sym.Variable("y")
+    assert sym.zeros((2, 3)).name == "_zeros0"
+    assert sym.zeros((2, 3)).infer_shape()[1] == [(2, 3)]
+    assert sym.full((2,), 3.0).infer_shape()[1] == [(2,)]
+    assert sym.arange(0, 6, 2).infer_shape()[1] == [(3,)]
+    assert sym.maximum(x, y).name == "_maximum0" and sym.maximum(2, x).name == "_maximumscalar0"
+    assert sym.pow(2, x).name == "_rpowerscalar0" and sym.maximum(2, 3) == 3
+    with pytest.raises(ParamError, match="expected a number"):
+        sym.minimum(x, "a")
+    assert x.astype("float16").infer_type(x="float32")[1] == [np.float16]
