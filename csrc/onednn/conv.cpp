@@ -171,11 +171,17 @@ Orders best_orders(const Problem& p, Direction direction) {
     return whole_blocks ? kBlocked : kChannelsLast;
   }
   if (pointwise(p) || p.flops < 2e7) return kPlain;
-  if (in_channels <= 4) {
-    const bool blocks = direction == Direction::forward && out_channels % 16 == 0;
-    return blocks ? kPlainToBlocked : kPlain;
-  }
+  if (in_channels <= 4) return direction == Direction::forward ? kPlainToBlocked : kPlain;
   return whole_blocks ? kBlocked : kChannelsLast;
+}
+
+// Whether our own unfolding serves better: few input channels, where oneDNN pads them (data
+// gradient) or the output (forward), and its product of matrices does not spread over threads.
+bool plain_kernel_is_faster(const Problem& p, Direction direction) {
+  const bool grouped = p.w.size() > p.x.size();
+  if (grouped || p.w[1] > 4 || p.type != memory::data_type::f32) return false;
+  return direction == Direction::data_grad ||
+         (direction == Direction::forward && p.w[0] % 16 != 0);
 }
 
 // First choice, then what to try where it has no tuned implementation.
@@ -203,7 +209,9 @@ std::unique_ptr<Kernel> make_conv(const Request& request, Direction direction, O
 
 std::unique_ptr<Kernel> prepare_conv(const Request& request, Direction direction) {
   if (!serves_all(request) || !good_rank(request)) return nullptr;
-  for (const Orders& orders : preferred_orders(problem_of(request, direction), direction)) {
+  const Problem p = problem_of(request, direction);
+  if (plain_kernel_is_faster(p, direction)) return nullptr;
+  for (const Orders& orders : preferred_orders(p, direction)) {
     if (auto kernel = make_conv(request, direction, orders)) return kernel;
   }
   return nullptr;

@@ -24,6 +24,8 @@ std::unique_ptr<Kernel> build(const Request& request, dnnl::algorithm algorithm,
 
 std::unique_ptr<Kernel> prepare(const Request& request, dnnl::algorithm algorithm) {
   if (!serves_all(request) || request.inputs[0].shape.ndim() < 1) return nullptr;
+  // Our own lines are 1.4 times as fast in float32 (100x10 to 4096x4096, AVX-512).
+  if (request.inputs[0].dtype == DType::float32) return nullptr;
   // One exponential costs as much as 80 operations of a matrix product.
   const double flops = 80.0 * static_cast<double>(request.inputs[0].shape.size());
   const int threads = useful_threads(flops, request.threads);
