@@ -11,9 +11,9 @@ namespace {
 enum class Direction { forward, data_grad, weight_grad };
 
 struct Problem {
-  Windows windows;           // of one group
+  Windows windows;                  // of one group
   int64_t images, groups, filters;  // filters of one group
-  int64_t block;             // windows unfolded at a time
+  int64_t block;                    // windows unfolded at a time
 
   int64_t image_size() const { return windows.channels * windows.plane(); }
   int64_t result_size() const { return filters * windows.positions(); }
@@ -248,9 +248,12 @@ template <class T>
 std::unique_ptr<Kernel> make(const Request& r, Direction direction) {
   const Problem p = problem_of(r, direction);
   switch (direction) {
-    case Direction::forward: return std::make_unique<ForwardKernel<T>>(r, p);
-    case Direction::data_grad: return std::make_unique<DataGradKernel<T>>(r, p);
-    case Direction::weight_grad: break;
+    case Direction::forward:
+      return std::make_unique<ForwardKernel<T>>(r, p);
+    case Direction::data_grad:
+      return std::make_unique<DataGradKernel<T>>(r, p);
+    case Direction::weight_grad:
+      break;
   }
   return std::make_unique<WeightGradKernel<T>>(r, p);
 }
@@ -272,9 +275,8 @@ void register_conv_kernels(Registry& registry) {
       {"conv_data_grad", Direction::data_grad},
       {"conv_weight_grad", Direction::weight_grad}};
   for (const auto& [name, direction] : entries) {
-    registry.add(name, 0, "im2col", [direction = direction](const Request& r) {
-      return prepare(r, direction);
-    });
+    registry.add(name, 0, "im2col",
+                 [direction = direction](const Request& r) { return prepare(r, direction); });
   }
 }
 

@@ -31,8 +31,8 @@ inline int64_t gemm_workspace(int64_t m, int64_t n, int64_t k) {
   return depth * (round(least(round(m, 84), kGemmRows), 16) + least(round(n, 64), kGemmCols));
 }
 
-#define MIXFLOW_DECLARE_GEMM               \
-  void gemm_f32(const GemmTask<float>&);   \
+#define MIXFLOW_DECLARE_GEMM             \
+  void gemm_f32(const GemmTask<float>&); \
   void gemm_f64(const GemmTask<double>&);
 namespace isa_baseline {
 MIXFLOW_DECLARE_GEMM

@@ -14,9 +14,9 @@ Isa best_isa();
 // MIXFLOW_PICK(name): the `name` of the best namespace. The one place that knows which namespaces
 // are built; use it with names declared in all three.
 #if defined(__x86_64__)
-#define MIXFLOW_PICK(name)                                                                   \
-  (::mixflow::kernels::best_isa() == ::mixflow::kernels::Isa::avx512 ? isa_avx512::name      \
-   : ::mixflow::kernels::best_isa() == ::mixflow::kernels::Isa::avx2 ? isa_avx2::name        \
+#define MIXFLOW_PICK(name)                                                              \
+  (::mixflow::kernels::best_isa() == ::mixflow::kernels::Isa::avx512 ? isa_avx512::name \
+   : ::mixflow::kernels::best_isa() == ::mixflow::kernels::Isa::avx2 ? isa_avx2::name   \
                                                                      : isa_baseline::name)
 #else
 #define MIXFLOW_PICK(name) isa_baseline::name

@@ -64,9 +64,12 @@ std::unique_ptr<Kernel> prepare(const Request& r, bool grad) {
   expect_plain(r);
   if (r.inputs[0].shape.ndim() < 2) return nullptr;
   switch (r.outputs[0].dtype) {
-    case DType::float32: return std::make_unique<LrnKernel<float>>(r, grad);
-    case DType::float64: return std::make_unique<LrnKernel<double>>(r, grad);
-    default: return nullptr;
+    case DType::float32:
+      return std::make_unique<LrnKernel<float>>(r, grad);
+    case DType::float64:
+      return std::make_unique<LrnKernel<double>>(r, grad);
+    default:
+      return nullptr;
   }
 }
 

@@ -14,18 +14,18 @@ template <class T>
 struct LrnTask {
   int64_t channels = 0, places = 0, stride = 0;
   const T* x = nullptr;
-  const T* y = nullptr;   // gradient only
-  const T* dy = nullptr;  // gradient only
-  T* result = nullptr;    // y or dx
+  const T* y = nullptr;    // gradient only
+  const T* dy = nullptr;   // gradient only
+  T* result = nullptr;     // y or dx
   T* workspace = nullptr;  // gradient only: 2 * channels * kLrnStrip elements
   T alpha = 0, beta = 0, knorm = 0;
   int64_t size = 1;  // odd
 };
 
-#define MIXFLOW_DECLARE_LRN                  \
-  void lrn_f32(const LrnTask<float>&);       \
-  void lrn_f64(const LrnTask<double>&);      \
-  void lrn_grad_f32(const LrnTask<float>&);  \
+#define MIXFLOW_DECLARE_LRN                 \
+  void lrn_f32(const LrnTask<float>&);      \
+  void lrn_f64(const LrnTask<double>&);     \
+  void lrn_grad_f32(const LrnTask<float>&); \
   void lrn_grad_f64(const LrnTask<double>&);
 namespace isa_baseline {
 MIXFLOW_DECLARE_LRN

@@ -92,9 +92,12 @@ std::unique_ptr<Kernel> prepare(const Request& r, Action action) {
   const Shape& shape = r.inputs[action == Action::grad ? 1 : 0].shape;
   const AxisView view = axis_view(shape, checked_axis(r, r.attrs.integer("axis"), shape.ndim()));
   switch (r.outputs[0].dtype) {
-    case DType::float32: return std::make_unique<NormKernel<float>>(r, action, view);
-    case DType::float64: return std::make_unique<NormKernel<double>>(r, action, view);
-    default: return nullptr;
+    case DType::float32:
+      return std::make_unique<NormKernel<float>>(r, action, view);
+    case DType::float64:
+      return std::make_unique<NormKernel<double>>(r, action, view);
+    default:
+      return nullptr;
   }
 }
 
@@ -106,9 +109,8 @@ void register_norm_kernels(Registry& registry) {
                                                     {"batch_norm_train", Action::train},
                                                     {"batch_norm_grad", Action::grad}};
   for (const auto& [name, action] : entries) {
-    registry.add(name, 0, "channels", [action = action](const Request& r) {
-      return prepare(r, action);
-    });
+    registry.add(name, 0, "channels",
+                 [action = action](const Request& r) { return prepare(r, action); });
   }
   register_lrn_kernels(registry);
 }

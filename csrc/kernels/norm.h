@@ -26,7 +26,7 @@ struct NormTask {
   double eps = 0;
 };
 
-#define MIXFLOW_DECLARE_NORM                   \
+#define MIXFLOW_DECLARE_NORM                    \
   void norm_stats_f32(const NormTask<float>&);  \
   void norm_stats_f64(const NormTask<double>&); \
   void norm_apply_f32(const NormTask<float>&);  \

@@ -83,22 +83,23 @@ std::unique_ptr<Kernel> prepare(const Request& r, Direction direction) {
   if (direction == Direction::grad && g.mode == PoolMode::lp) return nullptr;
   const int64_t planes = x[0] * x[1];
   switch (r.outputs[0].dtype) {
-    case DType::float32: return std::make_unique<PoolKernel<float>>(r, direction, g, planes);
-    case DType::float64: return std::make_unique<PoolKernel<double>>(r, direction, g, planes);
-    default: return nullptr;
+    case DType::float32:
+      return std::make_unique<PoolKernel<float>>(r, direction, g, planes);
+    case DType::float64:
+      return std::make_unique<PoolKernel<double>>(r, direction, g, planes);
+    default:
+      return nullptr;
   }
 }
 
 }  // namespace
 
 void register_pool_kernels(Registry& registry) {
-  const std::pair<const char*, Direction> entries[] = {{"pool", Direction::forward},
-                                                       {"pool_grad", Direction::grad},
-                                                       {"pool_take", Direction::take}};
+  const std::pair<const char*, Direction> entries[] = {
+      {"pool", Direction::forward}, {"pool_grad", Direction::grad}, {"pool_take", Direction::take}};
   for (const auto& [name, direction] : entries) {
-    registry.add(name, 0, "rows", [direction = direction](const Request& r) {
-      return prepare(r, direction);
-    });
+    registry.add(name, 0, "rows",
+                 [direction = direction](const Request& r) { return prepare(r, direction); });
   }
 }
 

@@ -44,9 +44,12 @@ std::unique_ptr<Kernel> prepare(const Request& r, bool log) {
   if (shape.ndim() == 0) return nullptr;
   const AxisView view = axis_view(shape, checked_axis(r, r.attrs.integer("axis"), shape.ndim()));
   switch (r.outputs[0].dtype) {
-    case DType::float32: return std::make_unique<SoftmaxKernel<float>>(r, view, log);
-    case DType::float64: return std::make_unique<SoftmaxKernel<double>>(r, view, log);
-    default: return nullptr;
+    case DType::float32:
+      return std::make_unique<SoftmaxKernel<float>>(r, view, log);
+    case DType::float64:
+      return std::make_unique<SoftmaxKernel<double>>(r, view, log);
+    default:
+      return nullptr;
   }
 }
 

@@ -17,7 +17,7 @@ struct SoftmaxTask {
   bool log = false;
 };
 
-#define MIXFLOW_DECLARE_SOFTMAX               \
+#define MIXFLOW_DECLARE_SOFTMAX                \
   void softmax_f32(const SoftmaxTask<float>&); \
   void softmax_f64(const SoftmaxTask<double>&);
 namespace isa_baseline {

@@ -8,12 +8,12 @@ namespace {
 // A stretch of windows within one output row, for one tap: where it reads, and which part of it
 // lies inside the input.
 struct Stretch {
-  int64_t column;    // first column of the stretch
-  int64_t length;    // windows in it
-  int64_t begin;     // [begin, end) of it reads the input, the rest padding
+  int64_t column;  // first column of the stretch
+  int64_t length;  // windows in it
+  int64_t begin;   // [begin, end) of it reads the input, the rest padding
   int64_t end;
-  int64_t source;    // offset in the plane of window `begin`
-  int64_t step;      // from one window to the next
+  int64_t source;  // offset in the plane of window `begin`
+  int64_t step;    // from one window to the next
 };
 
 struct Tap {

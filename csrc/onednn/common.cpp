@@ -32,10 +32,14 @@ bool serves_all(const Request& request) {
 
 memory::data_type type_of(DType dtype) {
   switch (dtype) {
-    case DType::float32: return memory::data_type::f32;
-    case DType::bfloat16: return memory::data_type::bf16;
-    case DType::float16: return memory::data_type::f16;
-    default: return memory::data_type::undef;
+    case DType::float32:
+      return memory::data_type::f32;
+    case DType::bfloat16:
+      return memory::data_type::bf16;
+    case DType::float16:
+      return memory::data_type::f16;
+    default:
+      return memory::data_type::undef;
   }
 }
 

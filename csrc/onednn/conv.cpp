@@ -14,9 +14,12 @@ using dnnl::prop_kind;
 // the fast direct kernels.
 memory::desc activation(const Dims& dims, memory::data_type type, Order order) {
   switch (order) {
-    case Order::plain: return plain_desc(dims, type);
-    case Order::channels_last: return channels_last_desc(dims, type);
-    case Order::blocked: break;
+    case Order::plain:
+      return plain_desc(dims, type);
+    case Order::channels_last:
+      return channels_last_desc(dims, type);
+    case Order::blocked:
+      break;
   }
   return any_desc(dims, type);
 }
@@ -45,8 +48,8 @@ Problem problem_of(const Attrs& attrs, const Desc& x, const Desc& w, const Desc&
   p.pad = attrs.integers("pad");
   for (int64_t dilate : attrs.integers("dilate")) p.dilate.push_back(dilate - 1);
   p.type = type_of(x.dtype);
-  p.flops = 2.0 * static_cast<double>(y.shape.size()) *
-            static_cast<double>(w.shape.size() / w.shape[0]);
+  p.flops =
+      2.0 * static_cast<double>(y.shape.size()) * static_cast<double>(w.shape.size() / w.shape[0]);
   return p;
 }
 
@@ -62,12 +65,31 @@ dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, bool bi
   const memory::desc w = any_desc(p.w, p.type);
   // forward_inference and forward_training compute the same; training allows gradient hints.
   if (!bias) {
-    return {cpu_engine(), prop_kind::forward_training, algorithm::convolution_direct,
-            x, w, y, p.stride, p.dilate, p.pad, p.pad, attr};
+    return {cpu_engine(),
+            prop_kind::forward_training,
+            algorithm::convolution_direct,
+            x,
+            w,
+            y,
+            p.stride,
+            p.dilate,
+            p.pad,
+            p.pad,
+            attr};
   }
   const memory::desc b = plain_desc(Dims{p.y[1]}, p.type);
-  return {cpu_engine(), prop_kind::forward_training, algorithm::convolution_direct,
-          x, w, b, y, p.stride, p.dilate, p.pad, p.pad, attr};
+  return {cpu_engine(),
+          prop_kind::forward_training,
+          algorithm::convolution_direct,
+          x,
+          w,
+          b,
+          y,
+          p.stride,
+          p.dilate,
+          p.pad,
+          p.pad,
+          attr};
 }
 
 // Closes a built kernel, or refuses it: null stands for "no tuned implementation".
@@ -134,9 +156,12 @@ Problem problem_of(const Request& request, Direction direction) {
   const auto& in = request.inputs;
   const Desc& out = request.outputs[0];
   switch (direction) {
-    case Direction::forward: return problem_of(request.attrs, in[0], in[1], out);
-    case Direction::data_grad: return problem_of(request.attrs, out, in[1], in[0]);
-    case Direction::weight_grad: break;
+    case Direction::forward:
+      return problem_of(request.attrs, in[0], in[1], out);
+    case Direction::data_grad:
+      return problem_of(request.attrs, out, in[1], in[0]);
+    case Direction::weight_grad:
+      break;
   }
   return problem_of(request.attrs, in[1], out, in[0]);
 }
@@ -180,8 +205,7 @@ Orders best_orders(const Problem& p, Direction direction) {
 bool plain_kernel_is_faster(const Problem& p, Direction direction) {
   const bool grouped = p.w.size() > p.x.size();
   if (grouped || p.w[1] > 4 || p.type != memory::data_type::f32) return false;
-  return direction == Direction::data_grad ||
-         (direction == Direction::forward && p.w[0] % 16 != 0);
+  return direction == Direction::data_grad || (direction == Direction::forward && p.w[0] % 16 != 0);
 }
 
 // First choice, then what to try where it has no tuned implementation.
@@ -197,9 +221,12 @@ std::unique_ptr<Kernel> make_conv(const Request& request, Direction direction, O
   const ThreadScope scope(threads);
   try {
     switch (direction) {
-      case Direction::forward: return build_forward(request, p, orders, threads);
-      case Direction::data_grad: return build_data_grad(p, orders, threads);
-      case Direction::weight_grad: return build_weight_grad(p, orders, threads);
+      case Direction::forward:
+        return build_forward(request, p, orders, threads);
+      case Direction::data_grad:
+        return build_data_grad(p, orders, threads);
+      case Direction::weight_grad:
+        return build_weight_grad(p, orders, threads);
     }
   } catch (const dnnl::error&) {
     // No implementation for these orders.

@@ -46,8 +46,8 @@ Problem problem_of(const Request& request, const Desc& x, const Desc& y, algorit
 }
 
 dnnl::pooling_forward::primitive_desc forward_desc(const Problem& p, prop_kind prop) {
-  return {cpu_engine(), prop,     p.kind,  p.x,       p.y, p.stride, p.kernel,
-          p.dilate,     p.before, p.after, user_scratchpad()};
+  return {cpu_engine(), prop,    p.kind,           p.x, p.y, p.stride, p.kernel, p.dilate,
+          p.before,     p.after, user_scratchpad()};
 }
 
 std::unique_ptr<Kernel> build_forward(const Problem& p, int threads, double flops) {

@@ -12,7 +12,7 @@ size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 // The memory objects and argument lists of one run.
 struct SequenceKernel::Objects {
   dnnl::stream stream{cpu_engine()};
-  std::vector<memory> memories;                       // one per slot
+  std::vector<memory> memories;                         // one per slot
   std::vector<std::vector<dnnl_exec_arg_t>> arguments;  // one list per step
 };
 
@@ -110,9 +110,10 @@ void SequenceKernel::run(const kernels::Buffers& buffers, const kernels::RunCont
   auto objects = take();
   for (size_t i = 0; i < slots_.size(); ++i) {
     const SlotInfo& slot = slots_[i];
-    void* data = slot.place == Place::input    ? const_cast<void*>(buffers.in[slot.position])
-                 : slot.place == Place::output ? buffers.out[slot.position]
-                 : static_cast<char*>(buffers.workspace) + slot.position;
+    void* data = slot.place == Place::input ? const_cast<void*>(buffers.in[slot.position])
+                 : slot.place == Place::output
+                     ? buffers.out[slot.position]
+                     : static_cast<char*>(buffers.workspace) + slot.position;
     dnnl_memory_set_data_handle(objects->memories[i].get(), data);
   }
   dnnl_status_t status = dnnl_success;

@@ -36,7 +36,9 @@ def draw(shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
 
 
-def prepare(name: str, params: dict[str, Any], ins: list[Any], outs: list[Any], threads: int) -> Any:
+def prepare(
+    name: str, params: dict[str, Any], ins: list[Any], outs: list[Any], threads: int
+) -> Any:
     found = native.attributes(params)
     return core.prepare(name, found, [desc(x) for x in ins], [desc(x) for x in outs], threads)
 
@@ -50,7 +52,9 @@ def run(kernel: Any, ins: list[Any], outs: list[Any]) -> list[np.ndarray]:
     return [a.to_numpy() for a in made]
 
 
-def same(name: str, params: dict[str, Any], ins: list[Any], threads: int = 2, wide: float = 1) -> Any:
+def same(
+    name: str, params: dict[str, Any], ins: list[Any], threads: int = 2, wide: float = 1
+) -> Any:
     """Runs the native kernel and compares it with the reference in float64; returns the kernel."""
     dtype = ins[0].dtype
     expected = compute(name, params, [x.astype(np.float64) for x in ins])
@@ -102,7 +106,9 @@ def test_onednn_serves_float32() -> None:
     x, w = draw((2, 16, 14, 14), np.float32, 0), draw((32, 16, 3, 3), np.float32, 1)
     how = {"stride": (1, 1), "dilate": (1, 1), "pad": (1, 1), "groups": 1}
     assert same("conv", how, [x, w]).implementation.startswith("onednn:")
-    assert not same("conv", how, [x.astype("f8"), w.astype("f8")]).implementation.startswith("onednn")
+    assert not same("conv", how, [x.astype("f8"), w.astype("f8")]).implementation.startswith(
+        "onednn"
+    )
 
 
 @pytest.mark.skipif(VERSION is None, reason="oneDNN is not loaded")
@@ -193,7 +199,9 @@ def test_softmax(name: str, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(5, 3), (100, 300), (4, 6, 5, 7), (2, 3, 40, 41), (3, 2, 9)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 3), (100, 300), (4, 6, 5, 7), (2, 3, 40, 41), (3, 2, 9)], ids=str
+)
 @pytest.mark.parametrize("axis", [1, -1, 0])
 def test_batch_norm(shape: tuple[int, ...], axis: int, dtype: Any) -> None:
     x, dy = 3 * draw(shape, dtype, 0) + 5, draw(shape, dtype, 1)

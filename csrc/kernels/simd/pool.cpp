@@ -97,9 +97,12 @@ void plane_forward(const PoolGeometry& g, const T* x, T* y) {
 template <class T, class Join>
 void reduce(const PoolGeometry& g, const T* x, T* y) {
   switch (g.stride[2]) {
-    case 1: return plane_forward<T, Join, 1>(g, x, y);
-    case 2: return plane_forward<T, Join, 2>(g, x, y);
-    default: return plane_forward<T, Join, 0>(g, x, y);
+    case 1:
+      return plane_forward<T, Join, 1>(g, x, y);
+    case 2:
+      return plane_forward<T, Join, 2>(g, x, y);
+    default:
+      return plane_forward<T, Join, 0>(g, x, y);
   }
 }
 

@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 
 def load() -> str | None:
     """Adds the optional kernel libraries to the core; returns oneDNN's version, or None."""
-    return onednn_loader.load(_rt.core)
+    core: Any = _rt.core
+    return onednn_loader.load(core)
 
 
 def attributes(params: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ first, with its symbols global: the dynamic linker then needs no search path for
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -47,14 +48,15 @@ def _extension() -> Any:
     if path is None:
         raise ImportError(f"{LIBRARY_VARIABLE}=none")
     ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    from .. import _onednn
-
-    return _onednn
+    return importlib.import_module("mixflow._onednn")
 
 
 @cache
 def load(core: Any) -> str | None:
-    """Registers the oneDNN kernels with `core` once; returns oneDNN's version, or None without it."""
+    """Registers the oneDNN kernels with `core`, once.
+
+    Returns oneDNN's version, or None without it.
+    """
     try:
         extension = _extension()
         extension.register(core.kernel_registry())
