@@ -41,7 +41,7 @@ def decode_shape(data: Dims, codes: tuple[int, ...], reverse: bool = False) -> D
         ShapeError: the codes do not fit the shape.
     """
     if reverse:
-        return decode_shape(data[::-1], _reversed_codes(codes))[::-1]
+        return decode_shape(data[::-1], codes[::-1])[::-1]
     out: list[int | None] = []
     source, i, hole = 0, 0, -1
     rest = list(codes)
@@ -68,20 +68,6 @@ def decode_shape(data: Dims, codes: tuple[int, ...], reverse: bool = False) -> D
             source += count
         i += 1
     return _fill_hole(data, out, hole)
-
-
-def _reversed_codes(codes: tuple[int, ...]) -> tuple[int, ...]:
-    """Codes from the right; the three numbers of a -4 group keep the code in front."""
-    groups: list[tuple[int, ...]] = []
-    i = 0
-    while i < len(codes):
-        if codes[i] == -4:
-            groups.append((-4, *codes[i + 1 : i + 3][::-1]))
-            i += 3
-        else:
-            groups.append((codes[i],))
-            i += 1
-    return tuple(c for g in groups[::-1] for c in g)
 
 
 def product(dims: Dims) -> int | None:
