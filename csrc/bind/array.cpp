@@ -60,9 +60,7 @@ class CopyIn final : public engine::Task {
     plan::declare_write(this, target_);
     if (scope_) scope_->mark_used();
   }
-  void run(engine::TaskContext&) override {
-    std::memcpy(target_.data(), source_, target_.bytes());
-  }
+  void run(engine::TaskContext&) override { std::memcpy(target_.data(), source_, target_.bytes()); }
   std::string describe() const override { return "copy_from_numpy " + target_.desc.str(); }
 
  private:
@@ -77,8 +75,8 @@ void copy_from_numpy(nb::handle self, nb::handle source) {
   check(dtype_of(source) == array.desc.dtype, "[copy_from_numpy] expected ",
         name_of(array.desc.dtype), ", got ", name_of(dtype_of(source)));
   NumpyBytes bytes(source, false);
-  check(bytes.size() == array.bytes(), "[copy_from_numpy] expected ", array.bytes(),
-        " bytes for ", array.desc.str(), ", got ", bytes.size());
+  check(bytes.size() == array.bytes(), "[copy_from_numpy] expected ", array.bytes(), " bytes for ",
+        array.desc.str(), ", got ", bytes.size());
   auto task = std::make_unique<CopyIn>(array, bytes.data(), hold(source));
   task->site = current_site();
   push_unlocked([&] { plan::engine().push(std::move(task)); });
@@ -102,8 +100,8 @@ nb::object from_numpy(nb::handle source, nb::handle device) {
 
 nb::object view(nb::handle self, int64_t offset, nb::handle shape, nb::object dtype_code) {
   const plan::Array& base = as_array(self).array;
-  const DType dtype = dtype_code.is_none() ? base.desc.dtype
-                                           : to_dtype(nb::cast<int64_t>(dtype_code));
+  const DType dtype =
+      dtype_code.is_none() ? base.desc.dtype : to_dtype(nb::cast<int64_t>(dtype_code));
   return wrap(plan::view(base, offset, to_shape(shape), dtype), self.type());
 }
 
@@ -191,8 +189,7 @@ void bind_array(nb::module_& m) {
   cls.def("__init__", initialise, nb::arg("shape"), nb::arg("dtype_code") = 0,
           nb::arg("device") = nb::none())
       .def("view", view, nb::arg("offset"), nb::arg("shape"), nb::arg("dtype_code") = nb::none())
-      .def("shares_storage",
-           [](PyArray& a, PyArray& b) { return a.array.chunk == b.array.chunk; })
+      .def("shares_storage", [](PyArray& a, PyArray& b) { return a.array.chunk == b.array.chunk; })
       .def("storage_id",
            [](PyArray& a) { return reinterpret_cast<uintptr_t>(a.array.chunk.get()); })
       .def("wait_to_read", [](PyArray& a) { wait_to_read(a.array); })

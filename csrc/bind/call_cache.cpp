@@ -16,8 +16,8 @@ bool same(const Desc& stored, const plan::Array& array) {
 }  // namespace
 
 bool CallCache::Stored::matches(const Signature& signature) const {
-  if (op_id != signature.op_id || training != signature.training ||
-      device != signature.device || inputs.size() != signature.inputs.size()) {
+  if (op_id != signature.op_id || training != signature.training || device != signature.device ||
+      inputs.size() != signature.inputs.size()) {
     return false;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -22,8 +22,8 @@ struct PyTag {
   plan::ChunkRef chunk;
 };
 
-extern PyTypeObject* core_array_type;   // core.Array
-extern PyTypeObject* array_class;       // what calls return: core.Array or mixflow.NDArray
+extern PyTypeObject* core_array_type;  // core.Array
+extern PyTypeObject* array_class;      // what calls return: core.Array or mixflow.NDArray
 
 inline bool is_array(nb::handle object) {
   return Py_TYPE(object.ptr()) == array_class || PyObject_TypeCheck(object.ptr(), core_array_type);

@@ -44,8 +44,8 @@ CallCache::EntryRef to_entry(nb::handle made) {
     entry->inplace.emplace_back(nb::cast<int>(nb::object(pair[0])),
                                 nb::cast<int>(nb::object(pair[1])));
   }
-  check(entry->visible >= 0 && entry->visible <= static_cast<int64_t>(entry->out_descs.size()),
-        "[", entry->name, "] expected at most as many visible outputs as outputs");
+  check(entry->visible >= 0 && entry->visible <= static_cast<int64_t>(entry->out_descs.size()), "[",
+        entry->name, "] expected at most as many visible outputs as outputs");
   return entry;
 }
 
@@ -56,9 +56,6 @@ CallCache::EntryRef look_up(const Signature& signature) {
   check(h.miss_handler.is_valid(), "[invoke] expected a miss handler, got none");
   nb::list descs;
   for (const plan::Array& array : signature.inputs) {
-    check(array.desc.device == signature.device, "[invoke] expected inputs on one context, got ",
-          nb::str(from_device(signature.device)).c_str(), " and ",
-          nb::str(from_device(array.desc.device)).c_str(), "; use as_in_context");
     descs.append(from_desc(array.desc, array.chunk->layout()));
   }
   ++h.misses;
@@ -159,8 +156,7 @@ nb::object invoke(int64_t op_id, PyObject* const* inputs, size_t count, nb::hand
   record(recorded, outputs, result.first_draw);
   if (has_out) return nb::borrow(out);
   if (visible == 1) return nb::object(outputs[0]);
-  return nb::steal<nb::object>(
-      PyList_GetSlice(outputs.ptr(), 0, static_cast<Py_ssize_t>(visible)));
+  return nb::steal<nb::object>(PyList_GetSlice(outputs.ptr(), 0, static_cast<Py_ssize_t>(visible)));
 }
 
 void bind_dispatch(nb::module_& m) {
@@ -168,9 +164,10 @@ void bind_dispatch(nb::module_& m) {
         nb::arg("scalars") = nb::tuple(), nb::arg("out") = nb::none(),
         nb::arg("device") = nb::none());
   m.def("set_miss_handler", [](nb::object handler) { hooks().miss_handler = handler; });
-  m.def("set_recorder", [](nb::object recorder) {
-    hooks().recorder = recorder.is_none() ? nb::object() : recorder;
-  }, nb::arg("recorder").none());
+  m.def(
+      "set_recorder",
+      [](nb::object recorder) { hooks().recorder = recorder.is_none() ? nb::object() : recorder; },
+      nb::arg("recorder").none());
   m.def("clear_dispatch_cache", [] { hooks().cache.clear(); });
   m.def("dispatch_misses", [] { return hooks().misses; });
   m.def("set_recording", [](bool on) { return set_flag(&recording, on); });

@@ -73,12 +73,18 @@ void push_callback(nb::handle function, nb::handle reads, nb::handle writes,
 
 const char* name_of_lane(engine::LaneKind kind) {
   switch (kind) {
-    case engine::LaneKind::compute: return "compute";
-    case engine::LaneKind::small: return "small";
-    case engine::LaneKind::copy_in: return "copy_in";
-    case engine::LaneKind::copy_out: return "copy_out";
-    case engine::LaneKind::io: return "io";
-    case engine::LaneKind::python: return "python";
+    case engine::LaneKind::compute:
+      return "compute";
+    case engine::LaneKind::small:
+      return "small";
+    case engine::LaneKind::copy_in:
+      return "copy_in";
+    case engine::LaneKind::copy_out:
+      return "copy_out";
+    case engine::LaneKind::io:
+      return "io";
+    case engine::LaneKind::python:
+      return "python";
   }
   return "";
 }
@@ -150,9 +156,10 @@ void bind_engine(nb::module_& m) {
   });
   m.def("threads", [] { return plan::engine().core_budget(); });
   m.def("pending", [] { return plan::engine().pending(); });
-  m.def("set_queue_limits", [](size_t tasks, size_t nbytes) {
-    plan::engine().set_limits({tasks, nbytes});
-  }, nb::arg("tasks"), nb::arg("nbytes"));
+  m.def(
+      "set_queue_limits",
+      [](size_t tasks, size_t nbytes) { plan::engine().set_limits({tasks, nbytes}); },
+      nb::arg("tasks"), nb::arg("nbytes"));
   m.def("start_trace", [] { plan::engine().start_trace(); });
   m.def("stop_trace", stop_trace);
 }

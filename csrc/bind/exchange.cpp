@@ -13,13 +13,22 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
   using Code = nb::dlpack::dtype_code;
   Code code = Code::Float;
   switch (dtype) {
-    case DType::uint8: code = Code::UInt; break;
+    case DType::uint8:
+      code = Code::UInt;
+      break;
     case DType::int8:
     case DType::int32:
-    case DType::int64: code = Code::Int; break;
-    case DType::boolean: code = Code::Bool; break;
-    case DType::bfloat16: code = Code::Bfloat; break;
-    default: break;
+    case DType::int64:
+      code = Code::Int;
+      break;
+    case DType::boolean:
+      code = Code::Bool;
+      break;
+    case DType::bfloat16:
+      code = Code::Bfloat;
+      break;
+    default:
+      break;
   }
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(size_of(dtype) * 8), 1};
 }
@@ -98,8 +107,9 @@ nb::object borrow_numpy(nb::handle source) {
 }  // namespace
 
 void bind_exchange(nb::module_& m, nb::class_<PyArray>& cls) {
-  cls.def("__dlpack__", to_dlpack, nb::arg("kwargs"))
-      .def("__dlpack_device__", [](PyArray&) { return nb::make_tuple(1, 0); });
+  cls.def("__dlpack__", to_dlpack, nb::arg("kwargs")).def("__dlpack_device__", [](PyArray&) {
+    return nb::make_tuple(1, 0);
+  });
   m.def("from_dlpack", from_dlpack, nb::arg("capsule"));
   m.def("borrow_numpy", borrow_numpy, nb::arg("source"));
 }

@@ -1,8 +1,7 @@
 // Prepared kernels.
-#include "kernels/kernel.h"
-
 #include "bind/modules.h"
 #include "bind/waits.h"
+#include "kernels/kernel.h"
 
 namespace mixflow::bind {
 namespace {

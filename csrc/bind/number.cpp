@@ -68,8 +68,9 @@ void set_operator_ids(nb::dict ids) {
     }
     const bool pair = PyTuple_Check(value.ptr());
     const bool number = name.find("_scalar") != std::string::npos;
-    nb::tuple params = pair ? nb::cast<nb::tuple>(nb::object(value[1]))
-                            : number ? nb::make_tuple(nb::none()) : nb::make_tuple();
+    nb::tuple params = pair     ? nb::cast<nb::tuple>(nb::object(value[1]))
+                       : number ? nb::make_tuple(nb::none())
+                                : nb::make_tuple();
     place->second->id = nb::cast<int64_t>(pair ? nb::object(value[0]) : nb::borrow(value));
     place->second->params = params.release().ptr();
   }
@@ -158,12 +159,18 @@ PyObject* magnitude(PyObject* a) { return unary(absolute, a); }
 
 PyObject* compare(PyObject* a, PyObject* b, int op) {
   switch (op) {
-    case Py_EQ: return binary(kEq, a, b, nullptr);
-    case Py_NE: return binary(kNe, a, b, nullptr);
-    case Py_LT: return binary(kLt, a, b, nullptr);
-    case Py_LE: return binary(kLe, a, b, nullptr);
-    case Py_GT: return binary(kGt, a, b, nullptr);
-    default: return binary(kGe, a, b, nullptr);
+    case Py_EQ:
+      return binary(kEq, a, b, nullptr);
+    case Py_NE:
+      return binary(kNe, a, b, nullptr);
+    case Py_LT:
+      return binary(kLt, a, b, nullptr);
+    case Py_LE:
+      return binary(kLe, a, b, nullptr);
+    case Py_GT:
+      return binary(kGt, a, b, nullptr);
+    default:
+      return binary(kGe, a, b, nullptr);
   }
 }
 

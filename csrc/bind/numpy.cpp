@@ -15,15 +15,24 @@ nb::object numpy() {
 
 const char* numpy_name(DType dtype) {
   switch (dtype) {
-    case DType::float32: return "float32";
-    case DType::float64: return "float64";
-    case DType::float16: return "float16";
-    case DType::uint8: return "uint8";
-    case DType::int32: return "int32";
-    case DType::int8: return "int8";
-    case DType::int64: return "int64";
-    case DType::boolean: return "bool";
-    case DType::bfloat16: return "uint16";
+    case DType::float32:
+      return "float32";
+    case DType::float64:
+      return "float64";
+    case DType::float16:
+      return "float16";
+    case DType::uint8:
+      return "uint8";
+    case DType::int32:
+      return "int32";
+    case DType::int8:
+      return "int8";
+    case DType::int64:
+      return "int64";
+    case DType::boolean:
+      return "bool";
+    case DType::bfloat16:
+      return "uint16";
   }
   return "";
 }
@@ -71,9 +80,10 @@ nb::object numpy_dtype(DType dtype) {
   static std::array<PyObject*, 16> cache{};
   PyObject*& found = cache.at(static_cast<size_t>(dtype));
   if (!found) {
-    nb::object made = dtype == DType::bfloat16
-                          ? numpy().attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16"))
-                          : numpy().attr("dtype")(numpy_name(dtype));
+    nb::object made =
+        dtype == DType::bfloat16
+            ? numpy().attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16"))
+            : numpy().attr("dtype")(numpy_name(dtype));
     found = made.release().ptr();
   }
   return nb::borrow(found);
@@ -84,16 +94,25 @@ DType dtype_of(nb::handle array) {
   check(nb::cast<bool>(dtype.attr("isnative")), "[numpy] expected native byte order, got ",
         nb::str(dtype).c_str());
   switch (nb::cast<int>(dtype.attr("num"))) {  // NumPy's type numbers
-    case 0: return DType::boolean;
-    case 1: return DType::int8;
-    case 2: return DType::uint8;
-    case 5: return DType::int32;
+    case 0:
+      return DType::boolean;
+    case 1:
+      return DType::int8;
+    case 2:
+      return DType::uint8;
+    case 5:
+      return DType::int32;
     case 7:
-    case 9: return DType::int64;
-    case 11: return DType::float32;
-    case 12: return DType::float64;
-    case 23: return DType::float16;
-    default: break;
+    case 9:
+      return DType::int64;
+    case 11:
+      return DType::float32;
+    case 12:
+      return DType::float64;
+    case 23:
+      return DType::float16;
+    default:
+      break;
   }
   const std::string name = nb::str(dtype).c_str();
   check(name == "bfloat16", "[numpy] expected one of mixflow's element types, got ", name);

@@ -175,19 +175,21 @@ void define_plan(nb::module_& m) {
 
 void bind_plan(nb::module_& m) {
   nb::class_<PyArena>(m, "Arena")
-      .def("__init__",
-           [](PyArena* self, nb::handle device) {
-             new (self) PyArena{std::make_shared<plan::Arena>(to_device(device))};
-           },
-           nb::arg("device") = nb::none())
+      .def(
+          "__init__",
+          [](PyArena* self, nb::handle device) {
+            new (self) PyArena{std::make_shared<plan::Arena>(to_device(device))};
+          },
+          nb::arg("device") = nb::none())
       .def_prop_ro("bytes", [](PyArena& a) { return a.arena->bytes(); })
       .def_prop_ro("owner", [](PyArena& a) { return a.arena->owner(); });
   nb::class_<PyBound>(m, "Bound")
-      .def("run",
-           [](PyBound& b, nb::handle scalars, int phase, nb::handle draws) {
-             return push(b.binding, scalars, phase, draws, b.binding.get(), false);
-           },
-           nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0, nb::arg("draws") = nb::none())
+      .def(
+          "run",
+          [](PyBound& b, nb::handle scalars, int phase, nb::handle draws) {
+            return push(b.binding, scalars, phase, draws, b.binding.get(), false);
+          },
+          nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0, nb::arg("draws") = nb::none())
       .def("executed_steps", [](PyBound& b) { return b.binding->executed_steps(); });
   define_plan(m);
 }

@@ -44,16 +44,14 @@ void drain_graveyard() {
 }
 
 Held hold(nb::handle object) {
-  return Held(object.inc_ref().ptr(),
-              [](PyObject* dead) { bury([dead] { Py_DECREF(dead); }); });
+  return Held(object.inc_ref().ptr(), [](PyObject* dead) { bury([dead] { Py_DECREF(dead); }); });
 }
 
 void set_python_error(const Error& error) { PyErr_SetString(error_type, error.what()); }
 
 void install_errors() {
-  error_type = nb::object(nb::module_::import_("mixflow.errors").attr("MXNetError"))
-                   .release()
-                   .ptr();
+  error_type =
+      nb::object(nb::module_::import_("mixflow.errors").attr("MXNetError")).release().ptr();
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
       std::rethrow_exception(p);

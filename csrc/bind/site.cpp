@@ -29,7 +29,7 @@ struct PositionHash {
 constexpr size_t kMostSites = 1 << 16;
 
 struct Sites {
-  std::string package;  // directory of mixflow, with the separator
+  std::string package;                             // directory of mixflow, with the separator
   std::unordered_map<PyCodeObject*, bool> inside;  // GIL; keys are referenced for ever
   std::unordered_map<Position, uint32_t, PositionHash> ids;  // GIL
   std::mutex mutex;

@@ -49,9 +49,9 @@ void Plan::flatten() {
 void Plan::append_nested(const Step& outer, std::vector<Step>* flat) {
   const Plan& nested = *outer.nested;
   check(nested.phases() == 1, "[plan] expected a nested plan of one phase in ", outer.label);
-  check(nested.arg_descs().size() == outer.inputs.size() + outer.outputs.size(),
-        "[plan] expected ", nested.arg_descs().size(), " inputs and outputs for the nested plan ",
-        outer.label, ", got ", outer.inputs.size() + outer.outputs.size());
+  check(nested.arg_descs().size() == outer.inputs.size() + outer.outputs.size(), "[plan] expected ",
+        nested.arg_descs().size(), " inputs and outputs for the nested plan ", outer.label,
+        ", got ", outer.inputs.size() + outer.outputs.size());
   size_t base = outer.workspace.offset;
   if (outer.workspace.bytes < nested.arena_bytes()) {  // no room given: take it at the end
     base = align(spec_.arena_bytes);

@@ -35,9 +35,9 @@ class HostCall {
 struct Slot {
   enum class Kind : uint8_t { null, arg, arena, scalar, constant };
   Kind kind = Kind::null;
-  int32_t index = 0;  // of the argument, the scalar buffer or the constant
-  size_t offset = 0;  // arena
-  size_t bytes = 0;   // arena
+  int32_t index = 0;             // of the argument, the scalar buffer or the constant
+  size_t offset = 0;             // arena
+  size_t bytes = 0;              // arena
   DType dtype = DType::float32;  // scalar
 };
 
@@ -45,9 +45,9 @@ class Plan;
 using PlanRef = std::shared_ptr<const Plan>;
 
 struct Step {
-  kernels::KernelRef kernel;             // exactly one of these three
+  kernels::KernelRef kernel;  // exactly one of these three
   std::shared_ptr<const HostCall> host;
-  PlanRef nested;                        // only before flattening
+  PlanRef nested;  // only before flattening
   std::vector<Slot> inputs;
   std::vector<Slot> outputs;
   std::vector<Desc> input_descs;
@@ -63,7 +63,7 @@ enum class Access : uint8_t { read, write, read_write };
 // How one phase touches one argument.
 struct ArgUse {
   bool touched = false;
-  bool reads = false;   // the value of before the phase may be read
+  bool reads = false;  // the value of before the phase may be read
   bool writes = false;
   int64_t last_step = -1;
 };

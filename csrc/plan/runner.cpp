@@ -66,9 +66,7 @@ class Hop final : public engine::Task {
     threads = lease;
     site = from;
   }
-  void run(engine::TaskContext&) override {
-    run_->proceed(lane.kind == engine::LaneKind::python);
-  }
+  void run(engine::TaskContext&) override { run_->proceed(lane.kind == engine::LaneKind::python); }
   std::string describe() const override { return "resume"; }
 
  private:

@@ -48,15 +48,24 @@ uint16_t to_float16(float value) {
 
 void store_scalar(double value, DType dtype, void* target) {
   switch (dtype) {
-    case DType::float32: return put(static_cast<float>(value), target);
-    case DType::float64: return put(value, target);
-    case DType::float16: return put(to_float16(static_cast<float>(value)), target);
-    case DType::bfloat16: return put(to_bfloat16(static_cast<float>(value)), target);
-    case DType::uint8: return put_integer<uint8_t>(value, target);
-    case DType::int8: return put_integer<int8_t>(value, target);
-    case DType::int32: return put_integer<int32_t>(value, target);
-    case DType::int64: return put_integer<int64_t>(value, target);
-    case DType::boolean: return put(static_cast<uint8_t>(value != 0), target);
+    case DType::float32:
+      return put(static_cast<float>(value), target);
+    case DType::float64:
+      return put(value, target);
+    case DType::float16:
+      return put(to_float16(static_cast<float>(value)), target);
+    case DType::bfloat16:
+      return put(to_bfloat16(static_cast<float>(value)), target);
+    case DType::uint8:
+      return put_integer<uint8_t>(value, target);
+    case DType::int8:
+      return put_integer<int8_t>(value, target);
+    case DType::int32:
+      return put_integer<int32_t>(value, target);
+    case DType::int64:
+      return put_integer<int64_t>(value, target);
+    case DType::boolean:
+      return put(static_cast<uint8_t>(value != 0), target);
   }
 }
 

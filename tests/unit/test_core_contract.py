@@ -485,7 +485,9 @@ def test_full_queue_with_callbacks_does_not_deadlock(core: Any) -> None:
 
 
 def test_many_threads_push(core: Any) -> None:
-    made = plan(core, [step(kernel_or(core, "add", 2, add), [("arg", 0), ("arg", 1)], [("arg", 0)])], "rw r")
+    made = plan(
+        core, [step(kernel_or(core, "add", 2, add), [("arg", 0), ("arg", 1)], [("arg", 0)])], "rw r"
+    )
     one = vector(core, 1, 1, 1, 1)
     totals = [vector(core, 0, 0, 0, 0) for _ in range(4)]
 
@@ -513,8 +515,12 @@ def test_memory_limit_is_a_clear_error(core: Any) -> None:
     core.set_memory_limit(live + (1 << 20))
     try:
         with pytest.raises(MXNetError, match="limit|memory"):
-            made = plan(core, [step(add_one, [("arg", 0)], [("arg", 0)], shape=(1 << 20,))], "rw",
-                        shape=(1 << 20,))
+            made = plan(
+                core,
+                [step(add_one, [("arg", 0)], [("arg", 0)], shape=(1 << 20,))],
+                "rw",
+                shape=(1 << 20,),
+            )
             big = empty(core, 1 << 20)
             made.run([big])
             big.wait_to_read()
@@ -524,8 +530,9 @@ def test_memory_limit_is_a_clear_error(core: Any) -> None:
 
 def test_unsynchronised_updates_keep_memory_flat(core: Any) -> None:
     size = 1 << 12
-    made = plan(core, [step(add_one, [("arg", 0)], [("arg", 1)], shape=(size,))], "r w",
-                shape=(size,))
+    made = plan(
+        core, [step(add_one, [("arg", 0)], [("arg", 1)], shape=(size,))], "r w", shape=(size,)
+    )
     a = core.from_numpy(np.zeros(size, np.float32), CPU)
     core.wait_all()
     core.reset_peak()
