@@ -3,6 +3,7 @@
 from . import (
     autograd,
     callback,
+    config,
     context,
     initializer,
     io,
@@ -46,6 +47,7 @@ __all__ = [
     "Xavier",
     "autograd",
     "callback",
+    "config",
     "context",
     "cpu",
     "cpu_pinned",

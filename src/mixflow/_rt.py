@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from . import config
+from .errors import MixflowError
 from .ir.types import Desc
 
 
@@ -59,9 +63,7 @@ class Kernel(Protocol):
 
 #: A reference kernel or other Python call as a plan step. Gets NumPy views (outputs writable) and
 #: (seed, draw). The core keeps the views' memory alive during the call.
-HostCall = Callable[
-    [list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]], tuple[int, int]], None
-]
+HostCall = Callable[[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]], tuple[int, int]], None]
 
 #: Where a step finds a buffer:
 #: ('arg', i)              argument i of the run
@@ -75,8 +77,8 @@ Slot = tuple[Any, ...]
 class StepSpec(Protocol):
     """One step, as `core.Plan` takes it (any object with these attributes; see passes/plan.py).
 
-    `draw_slot` is k for the k-th random step of the plan, -1 for others. A random step runs with draw
-    number = base of the run + k, or with `draws[k]` when the run is given recorded numbers.
+    `draw_slot` is k for the k-th random step of the plan, -1 for others. A random step runs with
+    draw number = base of the run + k, or with `draws[k]` when the run is given recorded numbers.
     """
 
     kernel: Any  #: Kernel | Plan (nested) | HostCall
@@ -108,7 +110,8 @@ class Plan(Protocol):
     ) -> int:
         """Pushes one engine task per segment and returns the first draw number that it took.
 
-        Each argument's tag is released after the last step of the phase that touches it. Without
+        Each argument's tag is released after the last step of the phase that touches it. Draw
+        numbers are taken by phase 0; later phases on the same arena use the same ones. Without
         `arena` a temporary one comes from the pool; a plan of several phases needs one.
 
         Raises:
@@ -122,7 +125,9 @@ class Plan(Protocol):
 class Bound(Protocol):
     """A plan with its arguments: `run` is one native call."""
 
-    def run(self, scalars: Sequence[float] = (), phase: int = 0, draws: Sequence[int] | None = None) -> int: ...
+    def run(
+        self, scalars: Sequence[float] = (), phase: int = 0, draws: Sequence[int] | None = None
+    ) -> int: ...
     def executed_steps(self) -> int:
         """Steps executed so far, over all runs (tests count pruned work with it)."""
 
@@ -133,7 +138,8 @@ class Core(Protocol):
     Array: Any  #: a type
     Plan: type  #: Plan(steps, arg_descs, arg_access, num_scalars, arena_bytes, phase_ends, label)
     #  arg_access[i]: 'r', 'w' (fully overwritten) or 'rw'; phase_ends: step counts, e.g. [10, 25]
-    Arena: type  #: Arena(device): grows to the largest plan bound; `.bytes`, `.owner` (last user's label)
+    #: Arena(device): grows to the largest plan bound; `.bytes`, `.owner` (last user's label)
+    Arena: type
     Tag: type
 
     name: str  #: 'native' or 'pure'
@@ -145,11 +151,11 @@ class Core(Protocol):
     def set_operator_ids(self, ids: dict[str, tuple[int, tuple[Any, ...]]]) -> None:
         """Operators of Python's number protocol: key -> (operator id, static params tuple).
 
-        Two arrays (inputs self, other; no scalars): 'add' 'sub' 'mul' 'div' 'mod' 'pow' 'eq' 'ne' 'lt'
-        'le' 'gt' 'ge'. Array and number (input self; scalars (float(number),)): each of these with
-        '_scalar', and with the number on the left 'rsub_scalar' 'rdiv_scalar' 'rmod_scalar'
-        'rpow_scalar'. One array: 'neg' 'abs'. In-place operators pass out=self. Numbers are bool, int,
-        float and NumPy scalars; anything else, and a missing key, gives NotImplemented.
+        Two arrays (inputs self, other; no scalars): 'add' 'sub' 'mul' 'div' 'mod' 'pow' 'eq' 'ne'
+        'lt' 'le' 'gt' 'ge'. Array and number (input self; scalars (float(number),)): each of these
+        with '_scalar', and with the number on the left 'rsub_scalar' 'rdiv_scalar' 'rmod_scalar'
+        'rpow_scalar'. One array: 'neg' 'abs'. In-place operators pass out=self. Numbers are bool,
+        int, float and NumPy scalars; anything else, and a missing key, gives NotImplemented.
         """
 
     def empty(self, shape: Sequence[int], dtype_code: int, device: tuple[int, int]) -> Array: ...
@@ -157,7 +163,9 @@ class Core(Protocol):
         """A new array with a copy of `source`."""
 
     def from_dlpack(self, capsule: Any) -> Array: ...
-    def shared_empty(self, name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Array: ...
+    def shared_empty(
+        self, name: str, shape: Sequence[int], dtype_code: int, create: bool
+    ) -> Array: ...
 
     # -- imperative calls
     def invoke(
@@ -169,26 +177,32 @@ class Core(Protocol):
         out: Any,
         device: tuple[int, int] | None,
     ) -> Any:
-        """Runs an operator: looks (op_id, params, input descs, device, training, which outputs alias
-        inputs) up in the dispatch cache, allocates outputs (or uses `out`), pushes the plan, calls the
-        recorder when recording. Returns one array or a list (visible outputs only).
+        """Runs an operator and returns one array or a list (visible outputs only).
 
-        `params` is the hashable tuple of all static parameter values in the record's order (a runtime
-        parameter's place holds None); `scalars` the runtime parameters in order. `device` is used when
-        there are no inputs.
+        Looks (op_id, params, input descs, device, training, which outputs alias inputs) up in the
+        dispatch cache, allocates outputs (or uses `out`), pushes the plan, and calls the recorder
+        when recording. `params` is the hashable tuple of all static parameter values in the
+        record's order (a runtime parameter's place holds None); `scalars` the runtime parameters
+        in order. `device` is used when there are no inputs.
         """
 
     def set_miss_handler(self, handler: Callable[..., Any]) -> None:
-        """handler(op_id, params, in_descs, device, training) -> object with: plan, out_descs (all outputs,
-        hidden included), visible (count), inplace (list of (output, input) pairs that may be one
-        memory), name. The plan's arguments are the inputs, then all outputs; mutated inputs are 'rw'."""
+        """handler(op_id, params, in_descs, device, training) makes what `invoke` caches.
+
+        It returns an object with: plan, out_descs (all outputs, hidden included), visible (count),
+        inplace (list of (output, input) pairs that may be one memory), name. The plan's arguments
+        are the inputs, then all outputs; mutated inputs are 'rw'.
+        """
 
     def clear_dispatch_cache(self) -> None: ...
     def dispatch_misses(self) -> int: ...
 
     def set_recorder(self, recorder: Callable[..., None]) -> None:
-        """recorder(op_id, params, scalars, inputs, outputs (all), first_draw, versions) is called after each
-        invoke while recording. versions[i]: version of inputs[i]'s storage before the call."""
+        """recorder(op_id, params, scalars, inputs, outputs (all), first_draw, versions).
+
+        Called after each invoke while recording. versions[i]: version of inputs[i]'s storage
+        before the call.
+        """
 
     def set_recording(self, on: bool) -> bool:
         """Thread-local; returns the old value."""
@@ -218,8 +232,10 @@ class Core(Protocol):
         priority: int = 0,
         lane: str = "python",
     ) -> None:
-        """A Python callback as a task (python lane). reads/writes: Arrays or Tags. Arrays that the callback
-        needs must come as fresh handles: see `fresh_handle`."""
+        """A Python callback as a task (python lane). reads/writes: Arrays or Tags.
+
+        Arrays that the callback needs must come as fresh handles: see `fresh_handle`.
+        """
 
     def fresh_handle(self, array: Array) -> Array:
         """A handle with a fresh tag over the same memory, for use inside a callback."""
@@ -235,7 +251,9 @@ class Core(Protocol):
     def threads(self) -> int: ...
     def set_queue_limits(self, tasks: int, nbytes: int) -> None: ...
     def start_trace(self) -> None: ...
-    def stop_trace(self) -> list[dict[str, Any]]: ...
+    def stop_trace(self) -> list[dict[str, Any]]:
+        """One dict per task: order, name, lane, device, start_ns, end_ns, reads and writes (tag
+        numbers), released (pairs of tag number and time), skipped, failed."""
 
     # -- storage
     def storage_statistics(self) -> dict[str, int]: ...
@@ -251,20 +269,58 @@ class Core(Protocol):
     def set_rng_state(self, state: tuple[int, int], device: tuple[int, int]) -> None: ...
 
 
+class NativeCore(Core, Protocol):
+    """What the compiled core has besides."""
+
+    def borrow_numpy(self, source: np.ndarray[Any, Any]) -> Array:
+        """An array over the memory of `source`, without a copy.
+
+        A host call may make arrays of the views that it gets and work on them: its step ends when
+        that work has ended, and fails with its first error.
+        """
+
+    def run_kernel(
+        self,
+        kernel: Kernel,
+        ins: Sequence[Array],
+        outs: Sequence[Array],
+        seed: int = 0,
+        draw: int = 0,
+    ) -> None:
+        """Runs a kernel once and waits; for tests."""
+
+    def kernel_registry(self) -> Any:
+        """Capsule "mixflow.kernels.Registry": where an extension module adds its kernels."""
+
+    def operator_keys(self) -> list[str]:
+        """The keys that `set_operator_ids` takes."""
+
+    def pending(self) -> int:
+        """Tasks that have not ended."""
+
+    def close(self) -> None:
+        """Drains the engine and ends its threads; every later push is an error."""
+
+
 core: Core = None  # type: ignore[assignment]  # bound by mixflow.backends
 
 
 def load_native() -> Any | None:
-    """The compiled core, or None where it was not built (or MIXFLOW_PURE=1 asks for the twin)."""
-    import os
+    """The compiled core, or None where it was not built (or MIXFLOW_PURE=1 asks for the twin).
 
-    if os.environ.get("MIXFLOW_PURE") == "1":
+    Raises:
+        MixflowError: it was built but does not load. Falling back would hide a broken build.
+    """
+    if config.current().pure or importlib.util.find_spec("._core", __package__) is None:
         return None
     try:
-        from . import _core
-    except ImportError:
-        return None
-    return _core
+        return importlib.import_module("._core", __package__)
+    except ImportError as error:
+        raise MixflowError(
+            f"[core] expected mixflow._core to load, got {type(error).__name__}: {error}; rebuild "
+            "it (`make core`, or `pip install --force-reinstall .`), or set MIXFLOW_PURE=1 to run "
+            "on the plain Python core"
+        ) from error
 
 
 def bind_core(chosen: Any) -> None:

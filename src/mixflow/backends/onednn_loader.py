@@ -11,22 +11,23 @@ import ctypes
 import importlib
 import importlib.metadata
 import logging
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .. import config
+
 _log = logging.getLogger(__name__)
 
-#: A path to a libdnnl 3.x to use instead of the wheel's, or 'none' to do without oneDNN.
-LIBRARY_VARIABLE = "MIXFLOW_ONEDNN_LIBRARY"
+#: Names a path to a libdnnl 3.x to use instead of the wheel's, or 'none' to do without oneDNN.
+LIBRARY_VARIABLE = config.VARIABLES["onednn_library"]
 _DISTRIBUTION = "onednn-cpu-gomp"
 _SONAME = "libdnnl.so.3"
 
 
 def library_path() -> str | None:
     """The library to load: the user's choice, the wheel's file, else what the system may have."""
-    chosen = os.environ.get(LIBRARY_VARIABLE, "")
+    chosen = config.current().onednn_library
     if chosen.lower() == "none":
         return None
     if chosen:

@@ -1,7 +1,7 @@
 """Passes as records, and a manager that runs them in order.
 
 A pass states what it needs and what it provides; the manager refuses an order in which a need is
-not met. In tests the verifier runs after every pass.
+not met. The verifier runs after every pass in the scope `verified` and with MIXFLOW_VERIFY=1.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from .. import config
 from ..errors import GraphError
 from ..ir import Graph
 from ..ir.verify import verify
@@ -63,7 +64,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], has: frozenset[str] = froze
             )
         graph = step.run(graph)
         has = has | step.provides
-        if _verifying:
+        if _verifying or config.current().verify:
             _verify(step, graph, has)
     return graph
 
