@@ -123,7 +123,9 @@ class Executor:
         return self._outputs
 
     def _empty(self, type: TensorType) -> NDArray:
-        return _rt.core.empty(type.shape, dtypes.code(type.dtype), self._ctx.key)  # type: ignore[arg-type,return-value]
+        shape: Any = type.shape
+        made: Any = _rt.core.empty(shape, dtypes.code(type.dtype), self._ctx.key)
+        return made  # type: ignore[no-any-return]
 
     # -- plans
 
@@ -149,14 +151,11 @@ class Executor:
         arrays = [*self.arg_dict.values(), *self.aux_dict.values()]
         if backward:
             graph, names = self._joint(graph, len(heads))
-            head_arrays = [
-                *self._heads(),
-                *(nd.zeros(self._types[v].shape, self._ctx) for v in watched),
-            ]
-            arrays += [
-                *head_arrays[: len(heads) + len(watched)],
-                *(self.grad_dict[n] for n in names),
-            ]
+            arrays += self._heads()
+            for value in watched:
+                kind = self._types[value]
+                arrays.append(nd.zeros(kind.shape, self._ctx, dtype=kind.dtype))
+            arrays += [g for g in map(self.grad_dict.get, names) if g is not None]
         else:
             graph = forward_graph(graph, self._types, train=train)
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
@@ -263,7 +262,8 @@ class Executor:
         self._heads_changed = True
 
     def executed_steps(self) -> int:
-        """Plan steps executed so far, over all runs."""
+        """Plan steps executed so far, over all runs. Waits for all work."""
+        _rt.core.wait_all()
         return sum(p.bound.executed_steps() for p in self._programs.values())
 
     def plan(self, is_train: bool = False) -> CompiledPlan:
@@ -307,7 +307,9 @@ class Executor:
         """
         dtypes_ = {n: a.dtype for n, a in self.arg_dict.items()}
         types = bound_types(self._symbol, kwargs, dtypes_)
-        args, grads, aux = {}, {}, {}
+        args: dict[str, NDArray] = {}
+        grads: dict[str, NDArray | None] = {}
+        aux: dict[str, NDArray] = {}
         for value in self._graph.inputs:
             name, shape = value.node.name, types[value].shape
             old = self.arg_dict.get(name, self.aux_dict.get(name))

@@ -7,6 +7,8 @@ apart. Draws and effects never enter a program.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .. import dtype as dtypes
@@ -32,7 +34,7 @@ class _Group:
         self.terminal: set[Node] = set()
 
 
-def numeric_class(dtype: np.dtype) -> str:  # type: ignore[type-arg]
+def numeric_class(dtype: np.dtype[Any]) -> str:
     """Type that a program computes in: 'f' float32, 'd' double, 'i' 64-bit integers, 'b' bool."""
     if dtype == np.float64:
         return "d"

@@ -13,7 +13,9 @@ _KEPT = frozenset({"copy"})
 def has_effect(node: Node) -> bool:
     """Whether the node may not be merged, folded or duplicated."""
     op = node.op
-    return op is None or op.random or bool(node.mutated) or op.name in _KEPT or bool(node.subgraphs)
+    if op is None or op.random or op.host is not None or op.name in _KEPT:
+        return True
+    return bool(node.mutated) or bool(node.subgraphs)
 
 
 def with_inputs(node: Node, inputs: Sequence[Value]) -> Node:

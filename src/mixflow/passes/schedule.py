@@ -117,7 +117,8 @@ class Schedule:
 
 def desc_of(type: TensorType, device: tuple[int, int]) -> Desc:
     """Plain descriptor of a known type."""
-    return Desc(dtypes.code(type.dtype), tuple(type.shape or ()), 0, device)  # type: ignore[arg-type]
+    shape: Any = type.shape or ()
+    return Desc(dtypes.code(type.dtype), tuple(shape), 0, device)
 
 
 def kernel_pairs(

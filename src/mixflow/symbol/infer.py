@@ -79,7 +79,8 @@ def dtypes_of(
     lists = _lists(symbol, types)
     if not partial and any(t.dtype is None for part in lists for t in part):
         return None, None, None
-    return tuple([None if t.dtype is None else t.dtype.type for t in part] for part in lists)  # type: ignore[return-value]
+    args, outs, aux = ([None if t.dtype is None else t.dtype.type for t in p] for p in lists)
+    return args, outs, aux
 
 
 def spread_dtypes(symbol: Symbol, types: Types) -> Types:

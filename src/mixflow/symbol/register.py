@@ -124,15 +124,16 @@ def _complete(
                 f"[{op.name}] expected inputs {list(wanted)}, got '{key}' in '{label}'"
             )
     values = []
+    aux = op.aux_names(params)
     for key in wanted:
         if inputs.get(key) is not None:
             values.append(_one(inputs[key]))
             continue
         own = (
-            {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in op.aux else {}
+            {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in aux else {}
         )
-        own = own if key not in op.aux else dict(attrs)
-        if key in op.aux and key in _AUX_INIT:
+        own = own if key not in aux else dict(attrs)
+        if key in aux and key in _AUX_INIT:
             own["__init__"] = json.dumps([_AUX_INIT[key], {}])
         values.append(Value(Node(None, f"{label}_{key}", attrs=own), 0))
     return values
@@ -277,7 +278,8 @@ def _fluent(name: str) -> Callable[..., Any]:
 def install_methods() -> None:
     """Gives Symbol its arithmetic and its operator methods."""
     install("binary", binary)
-    Symbol.astype = lambda self, dtype: function(get("Cast"), "Cast")(self, dtype=dtype)  # type: ignore[attr-defined]
+    cast = function(get("Cast"), "Cast")
+    setattr(Symbol, "astype", lambda self, dtype: cast(self, dtype=dtype))  # noqa: B010
     for name in FLUENT:
         if not hasattr(Symbol, name):
             setattr(Symbol, name, _fluent(name))

@@ -28,10 +28,11 @@ def aux_nodes(nodes: Sequence[Node]) -> set[Node]:
         if node.op is None or not node.op.aux:
             continue
         names = node.op.input_names(dict(node.params))
+        aux = node.op.aux_names(dict(node.params))
         found |= {
             v.node
             for k, v in enumerate(node.inputs)
-            if k < len(names) and names[k] in node.op.aux and v.node.op is None
+            if k < len(names) and names[k] in aux and v.node.op is None
         }
     return found
 
@@ -277,67 +278,73 @@ class Symbol:
         Returns:
             'none', 'inplace', 'coshare', 'both', 'arena', 'lower_bound', 'lower_bound_unfused'.
         """
-        return call("memory_report", self, for_training, **shapes)
+        found: dict[str, int] = call("memory_report", self, for_training, **shapes)
+        return found
 
     # -- arithmetic (bodies in register.py, which knows the operators)
 
     def __add__(self, other: Any) -> Symbol:
-        return call("binary", "add", self, other)
+        return _arithmetic("add", self, other)
 
     __radd__ = __iadd__ = __add__
 
     def __sub__(self, other: Any) -> Symbol:
-        return call("binary", "subtract", self, other)
+        return _arithmetic("subtract", self, other)
 
     def __rsub__(self, other: Any) -> Symbol:
-        return call("binary", "rsubtract", self, other)
+        return _arithmetic("rsubtract", self, other)
 
     def __mul__(self, other: Any) -> Symbol:
-        return call("binary", "multiply", self, other)
+        return _arithmetic("multiply", self, other)
 
     __rmul__ = __imul__ = __mul__
 
     def __truediv__(self, other: Any) -> Symbol:
-        return call("binary", "divide", self, other)
+        return _arithmetic("divide", self, other)
 
     def __rtruediv__(self, other: Any) -> Symbol:
-        return call("binary", "rdivide", self, other)
+        return _arithmetic("rdivide", self, other)
 
     def __mod__(self, other: Any) -> Symbol:
-        return call("binary", "mod", self, other)
+        return _arithmetic("mod", self, other)
 
     def __rmod__(self, other: Any) -> Symbol:
-        return call("binary", "rmod", self, other)
+        return _arithmetic("rmod", self, other)
 
     def __pow__(self, other: Any) -> Symbol:
-        return call("binary", "power", self, other)
+        return _arithmetic("power", self, other)
 
     def __rpow__(self, other: Any) -> Symbol:
-        return call("binary", "rpower", self, other)
+        return _arithmetic("rpower", self, other)
 
     def __neg__(self) -> Symbol:
-        return call("binary", "multiply", self, -1.0)
+        return _arithmetic("multiply", self, -1.0)
 
     def __abs__(self) -> Symbol:
         return self.abs()  # type: ignore[attr-defined,no-any-return]
 
     def __eq__(self, other: object) -> Any:
-        return call("binary", "equal", self, other)
+        return _arithmetic("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
-        return call("binary", "not_equal", self, other)
+        return _arithmetic("not_equal", self, other)
 
     def __gt__(self, other: Any) -> Symbol:
-        return call("binary", "greater", self, other)
+        return _arithmetic("greater", self, other)
 
     def __ge__(self, other: Any) -> Symbol:
-        return call("binary", "greater_equal", self, other)
+        return _arithmetic("greater_equal", self, other)
 
     def __lt__(self, other: Any) -> Symbol:
-        return call("binary", "less", self, other)
+        return _arithmetic("less", self, other)
 
     def __le__(self, other: Any) -> Symbol:
-        return call("binary", "less_equal", self, other)
+        return _arithmetic("less_equal", self, other)
+
+
+def _arithmetic(kind: str, a: Symbol, b: Any) -> Symbol:
+    made: Symbol = call("binary", kind, a, b)
+    return made
 
 
 def _one(symbol: Symbol) -> Value:
