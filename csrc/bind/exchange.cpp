@@ -95,10 +95,11 @@ nb::object from_dlpack(nb::handle source) {
 
 // An array over a NumPy array's memory, without a copy. A host call can make arrays of the views
 // that it got: its step ends only when its work on them has ended.
-nb::object borrow_numpy(nb::handle source) {
+nb::object borrow_numpy(nb::handle source, nb::object device) {
   Desc desc;
   desc.dtype = dtype_of(source);
   desc.shape = to_shape(nb::object(source.attr("shape")));
+  if (!device.is_none()) desc.device = to_device(device);
   NumpyBytes bytes(source, false);
   plan::Array array = over_memory(bytes.data(), desc, [owner = hold(source)] {});
   return wrap(std::move(array));
@@ -111,7 +112,7 @@ void bind_exchange(nb::module_& m, nb::class_<PyArray>& cls) {
     return nb::make_tuple(1, 0);
   });
   m.def("from_dlpack", from_dlpack, nb::arg("capsule"));
-  m.def("borrow_numpy", borrow_numpy, nb::arg("source"));
+  m.def("borrow_numpy", borrow_numpy, nb::arg("source"), nb::arg("device") = nb::none());
 }
 
 }  // namespace mixflow::bind

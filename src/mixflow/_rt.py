@@ -240,6 +240,12 @@ class Core(Protocol):
     def fresh_handle(self, array: Array) -> Array:
         """A handle with a fresh tag over the same memory, for use inside a callback."""
 
+    def borrow_numpy(
+        self, source: np.ndarray[Any, Any], device: tuple[int, int] | None = None
+    ) -> Array:
+        """An array over a contiguous NumPy array's memory, for use inside a host call: its step ends
+        when the work on such arrays has ended."""
+
     def wait_all(self) -> None: ...
     def set_engine(self, kind: str) -> None:
         """'threaded' or 'serial'; waits for all work first."""

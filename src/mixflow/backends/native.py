@@ -77,6 +77,8 @@ class NativeBackend:
         Raises:
             UnknownNameError: neither backend implements the primitive.
         """
+        if op.host is not None:
+            return op.host(params, inputs, outputs)
         threads = threads or _rt.core.threads()
         key = _signature(op, params, inputs, outputs, threads)
         kernel = self._cache.get(key)

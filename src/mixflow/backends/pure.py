@@ -96,12 +96,13 @@ def _writable_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.frombuffer(memoryview(buffer), np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
 
-def borrow_numpy(source: np.ndarray[Any, Any]) -> Any:
+def borrow_numpy(source: np.ndarray[Any, Any], device: tuple[int, int] | None = None) -> Any:
     """An array on the memory of a contiguous NumPy array, for use inside a host call."""
     if not source.flags.c_contiguous:
         raise MXNetError("[borrow_numpy] expected a contiguous array, got a strided one")
     data = source.reshape(-1).view(np.uint8)
-    return state.wrap(Chunk(data, (1, 0), counted=False), 0, source.shape, source.dtype)
+    place = (1, 0) if device is None else (device[0], device[1])
+    return state.wrap(Chunk(data, place, counted=False), 0, source.shape, source.dtype)
 
 
 def shared_empty(name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Any:

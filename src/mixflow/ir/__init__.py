@@ -14,12 +14,26 @@ from .graph import (
     variable,
 )
 from .op import Operator, all_operators, by_id, get, names, primitive, register, signature
-from .params import REQUIRED, Any_, Bool, DType, Enum, Float, Floats, Int, Kind, Param, Shape, Str
+from .params import (
+    REQUIRED,
+    Any_,
+    Bool,
+    DType,
+    Enum,
+    Float,
+    Floats,
+    Int,
+    Keywords,
+    Kind,
+    Param,
+    Shape,
+    Str,
+)
 from .types import Desc, TensorType
 
 __all__ = [
-    "REQUIRED", "Any_", "Bool", "DType", "Desc", "Enum", "Float", "Floats", "Graph", "Int", "Kind",
-    "Node", "Operator", "Param", "Shape", "Str", "TensorType", "Value", "all_operators", "binary",
+    "REQUIRED", "Any_", "Bool", "DType", "Desc", "Enum", "Float", "Floats", "Graph", "Int",
+    "Keywords", "Kind", "Node", "Operator", "Param", "Shape", "Str", "TensorType", "Value", "all_operators", "binary",
     "by_id", "constant", "emit", "emit_node", "fresh", "get", "names", "origin", "primitive", "register",
     "signature", "topological", "variable",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import FormatError, MixflowError
 from . import op as _op
 from .graph import Graph, Node, Value, topological
+from .params import Keywords
 
 #: Attributes that MXNet stores as ``__key__``.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "profiler_scope")
@@ -34,7 +35,9 @@ def param_strings(node: Node) -> dict[str, str]:
         value = node.params.get(p.name)
         if value is None and p.default is None:
             continue
-        if value != p.default or p.name == node.op.variadic:
+        if p.kind is Keywords:
+            result.update(value)
+        elif value != p.default or p.name == node.op.variadic:
             result[p.name] = p.format(value)
     return result
 
@@ -167,6 +170,8 @@ def _node(entry: Any, before: list[Node]) -> Node:
         return Node(None, name, attrs=attrs)
     op = _op.get(entry["op"])
     known = {p.name for p in op.params}
+    if any(p.kind is Keywords for p in op.params):
+        known.update(k for k in attrs if not k.startswith("__"))
     params = op.check_params({k: v for k, v in attrs.items() if k in known})
     inputs = [_value(r, before) for r in entry["inputs"]]
     if op.variadic is None:
@@ -186,7 +191,7 @@ def _complete(
             f"[{op.name}] expected {len(names)} inputs, got {len(inputs)} in '{name}'"
         )
     for missing in names[len(inputs) :]:
-        if missing not in op.mutates:
+        if missing not in op.aux_names(params):
             raise FormatError(f"[{op.name}] expected input '{missing}', got none in '{name}'")
         inputs.append(Value(Node(None, f"{name}_{missing}"), 0))
     return inputs

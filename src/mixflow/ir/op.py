@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError, ParamError, UnknownNameError, describe_unknown
-from .params import REQUIRED, Param
+from .params import REQUIRED, Keywords, Param
 from .types import TensorType
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ class Operator:
         primitive: implemented by backends.
         vjp: gradient rule; a composition has one only where its gradient is not that of its
             formula. Graph algebra: differentiable again.
-        mutates: names of inputs that get a new version (auxiliary states, optimizer states).
-        aux: of these, the ones that `Symbol.list_auxiliary_states` lists.
+        mutates: names of inputs that get a new version (auxiliary states, optimizer states), or a
+            function of the parameters.
+        aux: of these, the ones that `Symbol.list_auxiliary_states` lists; or a function.
         reuse: (output, input) index pairs that may share memory.
         differentiable: 'twice', 'once' or 'no'.
         nondiff: names of inputs through which no gradient flows (labels, indices).
@@ -61,6 +62,8 @@ class Operator:
         needs_mode: behaves differently under training (Dropout, BatchNorm).
         elementwise: one output element depends on the same element of each (broadcast) input;
             such primitives can stand in a fused program.
+        host: of a primitive that is Python code by nature (CustomOp): (params, input descriptors,
+            output descriptors) -> HostCall. It has effects, so it is never merged or folded.
         internal: not shown in mx.nd / mx.sym (primitives without a public twin).
         namespace: '' for mx.nd, else 'random', 'linalg', 'contrib', 'image', '_internal'.
         doc: docstring with shapes.
@@ -75,14 +78,15 @@ class Operator:
     compose: Callable[..., Any] | None = None
     primitive: bool = False
     vjp: VjpRule | None = None
-    mutates: tuple[str, ...] = ()
-    aux: tuple[str, ...] = ()
+    mutates: Names = ()
+    aux: Names = ()
     reuse: tuple[tuple[int, int], ...] = ()
     differentiable: str = "twice"
     nondiff: tuple[str, ...] = ()
     random: bool = False
     needs_mode: bool = False
     elementwise: bool = False
+    host: Callable[..., Any] | None = None
     internal: bool = False
     variadic: str | None = None
     namespace: str = ""
@@ -112,7 +116,12 @@ class Operator:
         if not self.mutates:
             return ()
         names = self.input_names(params)
-        return tuple(names.index(n) for n in self.mutates if n in names)
+        mutated = self.mutates(params) if callable(self.mutates) else self.mutates
+        return tuple(names.index(n) for n in mutated if n in names)
+
+    def aux_names(self, params: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the inputs that are auxiliary states."""
+        return self.aux(params) if callable(self.aux) else self.aux
 
     def param(self, name: str) -> Param | None:
         """The parameter of this name."""
@@ -127,6 +136,7 @@ class Operator:
             ParamError: unknown, missing or ill-typed parameter.
         """
         result = {}
+        given = self._gathered(given)
         for p in self.params:
             value = given.get(p.name, p.default)
             if value is REQUIRED:
@@ -139,6 +149,17 @@ class Operator:
                 f"[{self.name}] expected parameters among {names}, got '{unknown[0]}'"
             )
         return result
+
+
+    def _gathered(self, given: dict[str, Any]) -> dict[str, Any]:
+        """With unknown names gathered in the parameter that takes any (`Keywords`), if there is one."""
+        free = next((p.name for p in self.params if p.kind is Keywords), None)
+        if free is None:
+            return given
+        known = {p.name for p in self.params}
+        more = {k: v for k, v in given.items() if k not in known}
+        kept = {k: v for k, v in given.items() if k in known}
+        return {**kept, free: (*kept.get(free, ()), *more.items())} if more else kept
 
 
 #: Names that programs and files use. MXNet's `softmax` and `Cast`/`cast` stand here.

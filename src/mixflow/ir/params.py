@@ -93,6 +93,8 @@ Str = Kind("string", str)
 Shape = Kind("shape", _int_tuple, _format_tuple)  #: tuple of integers, None inside allowed
 Floats = Kind("tuple of float", _float_tuple, _format_tuple)
 DType = Kind("dtype", _dtype, lambda v: v.name)
+#: Further parameters by name, as sorted (name, string) pairs; in JSON each stands for itself.
+Keywords = Kind("keywords", lambda v: tuple(sorted((str(k), str(x)) for k, x in v)), str)
 Any_ = Kind("any", lambda v: v, str)  #: not checked; must be hashable
 
 

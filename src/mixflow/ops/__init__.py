@@ -4,6 +4,7 @@ from . import primitives  # noqa: I001 - the primitives stand first in the regis
 from . import (
     conv,
     creation,
+    custom,
     elementwise,
     index,
     loss,
@@ -18,6 +19,6 @@ from . import (
 )
 
 __all__ = [
-    "conv", "creation", "elementwise", "index", "loss", "matrix", "nn", "norm", "primitives",
+    "conv", "creation", "custom", "elementwise", "index", "loss", "matrix", "nn", "norm", "primitives",
     "random", "reduce", "shape", "slicing", "update",
 ]
