@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _rt, ir
 from . import arithmetic, dispatch, random, register
@@ -51,6 +51,9 @@ from .creation import (
 from .ndarray import NDArray, install_methods
 from .register import full_input_names as full_names
 from .save_load import load, load_frombuffer, save
+
+if TYPE_CHECKING:
+    from ._generated import *  # noqa: F403 - operators: stubs only, made by tools/make_stubs.py
 
 __all__ = [
     "NDArray",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import ops as _ops  # noqa: F401 - fills the registry
 from . import register as _register
@@ -23,6 +23,9 @@ from .creation import (
 )
 from .register import Variable, var
 from .symbol import Group, Symbol, fromjson, load, load_json
+
+if TYPE_CHECKING:
+    from ._generated import *  # noqa: F403 - operators: stubs only, made by tools/make_stubs.py
 
 __all__ = [
     "Group", "Symbol", "Variable", "arange", "contrib", "eye", "fromjson", "full", "hypot", "image",
