@@ -31,6 +31,16 @@ bool find_kind(const Request& request, algorithm& kind) {
   return mode == "avg" && (!include || padding_is_even(request));
 }
 
+// Our plain kernel has a pass of its own for 2x2 windows side by side: 2 to 4 times as fast.
+bool plain_kernel_is_faster(const Request& request) {
+  const std::vector<int64_t> two{2, 2}, zero{0, 0};
+  const auto is = [&](const char* key, const std::vector<int64_t>& value) {
+    return request.attrs.integers(key) == value;
+  };
+  return request.inputs[0].dtype == DType::float32 && request.attrs.text("mode") == "max" &&
+         is("kernel", two) && is("stride", two) && is("pad", zero) && is("pad_after", zero);
+}
+
 // Every window must touch the input: oneDNN's right padding follows from the output's size.
 Problem problem_of(const Request& request, const Desc& x, const Desc& y, algorithm kind) {
   Problem p{plain_desc(x), plain_desc(y), {}, {}, {}, {}, {}, kind};
@@ -89,7 +99,7 @@ std::unique_ptr<Kernel> prepare(const Request& request, bool grad) {
   const Desc& y = grad ? request.inputs[0] : request.outputs[0];
   algorithm kind;
   if (!serves_all(request) || x.shape.ndim() < 3 || x.shape.ndim() > 5) return nullptr;
-  if (!find_kind(request, kind)) return nullptr;
+  if (!find_kind(request, kind) || plain_kernel_is_faster(request)) return nullptr;
   const Problem p = problem_of(request, x, y, kind);
   // Memory traffic counts, not arithmetic: one element costs as much as 40 operations of a product.
   const double flops = 40.0 * static_cast<double>(x.shape.size() + y.shape.size());

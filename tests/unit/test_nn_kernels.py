@@ -154,6 +154,8 @@ POOLS = [
     # x, kernel, stride, pad, pad_after
     ((2, 3, 11), (3,), (2,), (1,), (1,)),
     ((2, 3, 24, 24), (2, 2), (2, 2), (0, 0), (0, 0)),
+    ((2, 3, 7, 31), (2, 2), (2, 2), (0, 0), (0, 0)),
+    ((5, 2, 2, 2), (2, 2), (2, 2), (0, 0), (0, 0)),
     ((2, 3, 13, 10), (3, 3), (2, 2), (1, 1), (1, 1)),
     ((2, 3, 12, 12), (3, 3), (2, 2), (0, 0), (1, 1)),
     ((1, 2, 9, 8), (3, 2), (1, 3), (1, 0), (2, 1)),
@@ -182,11 +184,17 @@ def test_pooling(case: Any, mode: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_the_first_maximum_gets_the_gradient(dtype: Any) -> None:
-    x = np.zeros((1, 1, 4, 4), dtype)
-    how = {"kernel": (3, 3), "stride": (1, 1), "pad": (0, 0), "pad_after": (0, 0)}
-    how.update(mode="max", count_include_pad=True, p_value=2)  # type: ignore[arg-type]
-    same("pool_grad", how, [np.ones((1, 1, 2, 2), dtype), x, np.zeros((1, 1, 2, 2), dtype)])
+@pytest.mark.parametrize(("size", "stride", "width"), [(3, 1, 4), (2, 2, 34)])
+def test_the_first_maximum_gets_the_gradient(
+    size: int, stride: int, width: int, dtype: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (1, 3, width, width)).astype(dtype)
+    how: dict[str, Any] = {"kernel": (size, size), "stride": (stride, stride)}
+    how.update(pad=(0, 0), pad_after=(0, 0), mode="max", count_include_pad=True, p_value=2)
+    (y,) = compute("pool", how, [x])
+    same("pool", how, [x])
+    same("pool_grad", how, [draw(y.shape, dtype, 1), x, y.astype(dtype)])
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "kernels/simd/nn_vector.h"
+
 namespace mixflow::kernels::MIXFLOW_ISA {
 namespace {
 
@@ -227,9 +229,144 @@ void spread_plane(const PoolGeometry& g, const T* dy, T* dx) {
   });
 }
 
+// The commonest pooling, 2x2 windows side by side, needs no general machinery: each input element
+// belongs to one window, so that rows of windows are done in one pass that vectorises.
+inline bool is_quads(const PoolGeometry& g) {
+  bool quads = g.mode == PoolMode::max && g.in[0] == 1 && g.kernel[0] == 1;
+  for (int axis = 0; axis < 3; ++axis) quads = quads && g.pad[axis] == 0;
+  for (int axis = 1; axis < 3; ++axis) {
+    quads = quads && g.kernel[axis] == 2 && g.stride[axis] == 2 && 2 * g.out[axis] <= g.in[axis];
+  }
+  return quads;
+}
+
+// Rows are short: at most 8 elements at a time, then 4 (or what a vector holds), then one.
+template <class T>
+constexpr int kWide = kLanes<T> < 8 ? static_cast<int>(kLanes<T>) : 8;
+template <class T>
+constexpr int kNarrow = kWide<T> < 4 ? kWide<T> : 4;
+
+// N elements at a time.
+template <class T, int N>
+struct Some {
+  typedef T values __attribute__((vector_size(N * sizeof(T)), aligned(sizeof(T)), may_alias));
+  typedef decltype(values{} < values{}) flags;
+
+  static values get(const T* p) { return *reinterpret_cast<const values*>(p); }
+  static void put(T* p, values v) { *reinterpret_cast<values*>(p) = v; }
+  // Elements 2 i + odd of the 2 N at p.
+  static values every_other(const T* p, int odd) {
+    flags at;
+    for (int i = 0; i < N; ++i) at[i] = 2 * i + odd;
+    return __builtin_shuffle(get(p), get(p + N), at);
+  }
+  static void put_alternating(T* p, values even, values odd) {
+    flags low, high;
+    for (int i = 0; i < N; ++i) {
+      low[i] = i / 2 + i % 2 * N;
+      high[i] = N / 2 + i / 2 + i % 2 * N;
+    }
+    put(p, __builtin_shuffle(even, odd, low));
+    put(p + N, __builtin_shuffle(even, odd, high));
+  }
+};
+
+// Whether the later element is the maximum: it is larger, or the first NaN.
+template <class V>
+inline auto later_wins(V earlier, V later) {
+  return (later > earlier) | ((later != later) & (earlier == earlier));
+}
+
+template <class T, int N>
+inline void quads_of(const T* top, const T* low, T* y) {
+  using S = Some<T, N>;
+  const auto a = S::every_other(top, 0), b = S::every_other(top, 1);
+  const auto c = S::every_other(low, 0), d = S::every_other(low, 1);
+  const auto up = later_wins(a, b) ? b : a;
+  const auto down = later_wins(c, d) ? d : c;
+  S::put(y, later_wins(up, down) ? down : up);
+}
+
+template <class T, int N>
+inline void quads_grad_of(const T* top, const T* low, const T* dy, T* dtop, T* dlow) {
+  using S = Some<T, N>;
+  const auto a = S::every_other(top, 0), b = S::every_other(top, 1);
+  const auto c = S::every_other(low, 0), d = S::every_other(low, 1);
+  const typename S::values zero{}, g = S::get(dy);
+  const auto b_wins = later_wins(a, b);
+  const auto d_wins = later_wins(c, d);
+  const auto low_wins = later_wins(b_wins ? b : a, d_wins ? d : c);
+  const auto for_top = low_wins ? zero : g;
+  const auto for_low = low_wins ? g : zero;
+  S::put_alternating(dtop, b_wins ? zero : for_top, b_wins ? for_top : zero);
+  S::put_alternating(dlow, d_wins ? zero : for_low, d_wins ? for_low : zero);
+}
+
+template <class T>
+inline void quad_row(const T* top, const T* low, int64_t n, T* y) {
+  int64_t i = 0;
+  constexpr int wide = kWide<T>, narrow = kNarrow<T>;
+  for (; i + wide <= n; i += wide) quads_of<T, wide>(top + 2 * i, low + 2 * i, y + i);
+  for (; i + narrow <= n; i += narrow) quads_of<T, narrow>(top + 2 * i, low + 2 * i, y + i);
+  for (; i < n; ++i) {
+    const T left = Max<T>::join(top[2 * i], top[2 * i + 1]);
+    y[i] = Max<T>::join(left, Max<T>::join(low[2 * i], low[2 * i + 1]));
+  }
+}
+
+template <class T>
+inline void quad_grad_row(const T* top, const T* low, const T* dy, int64_t n, T* dtop, T* dlow) {
+  int64_t i = 0;
+  constexpr int wide = kWide<T>, narrow = kNarrow<T>;
+  for (; i + wide <= n; i += wide) {
+    quads_grad_of<T, wide>(top + 2 * i, low + 2 * i, dy + i, dtop + 2 * i, dlow + 2 * i);
+  }
+  for (; i + narrow <= n; i += narrow) {
+    quads_grad_of<T, narrow>(top + 2 * i, low + 2 * i, dy + i, dtop + 2 * i, dlow + 2 * i);
+  }
+  for (; i < n; ++i) {
+    const T a = top[2 * i], b = top[2 * i + 1], c = low[2 * i], d = low[2 * i + 1];
+    T* up = dtop + 2 * i;
+    T* down = dlow + 2 * i;
+    up[0] = up[1] = down[0] = down[1] = 0;
+    const bool right = later_wins(a, b), low_right = later_wins(c, d);
+    const bool low_wins = later_wins(right ? b : a, low_right ? d : c);
+    (low_wins ? down[low_right] : up[right]) = dy[i];
+  }
+}
+
+template <class T>
+void quads_forward(const PoolTask<T>& t) {
+  const PoolGeometry& g = *t.geometry;
+  for (int64_t i = 0; i < t.planes; ++i) {
+    const T* x = t.x + i * g.in_size();
+    T* y = t.result + i * g.out_size();
+    for (int64_t o = 0; o < g.out[1]; ++o) {
+      quad_row(x + 2 * o * g.in[2], x + (2 * o + 1) * g.in[2], g.out[2], y + o * g.out[2]);
+    }
+  }
+}
+
+template <class T>
+void quads_grad(const PoolTask<T>& t) {
+  const PoolGeometry& g = *t.geometry;
+  const bool covered = 2 * g.out[1] == g.in[1] && 2 * g.out[2] == g.in[2];
+  for (int64_t i = 0; i < t.planes; ++i) {
+    const T* x = t.x + i * g.in_size();
+    const T* dy = t.dy + i * g.out_size();
+    T* dx = t.result + i * g.in_size();
+    for (int64_t j = 0; !covered && j < g.in_size(); ++j) dx[j] = 0;
+    for (int64_t o = 0; o < g.out[1]; ++o) {
+      const int64_t top = 2 * o * g.in[2], low = top + g.in[2];
+      quad_grad_row(x + top, x + low, dy + o * g.out[2], g.out[2], dx + top, dx + low);
+    }
+  }
+}
+
 template <class T>
 void forward(const PoolTask<T>& t) {
   const PoolGeometry& g = *t.geometry;
+  if (is_quads(g)) return quads_forward(t);
   for (int64_t i = 0; i < t.planes; ++i) {
     forward_plane(g, t.x + i * g.in_size(), t.result + i * g.out_size());
   }
@@ -238,6 +375,7 @@ void forward(const PoolTask<T>& t) {
 template <class T>
 void grad(const PoolTask<T>& t) {
   const PoolGeometry& g = *t.geometry;
+  if (is_quads(g)) return quads_grad(t);
   for (int64_t i = 0; i < t.planes; ++i) {
     const T* dy = t.dy + i * g.out_size();
     T* dx = t.result + i * g.in_size();
