@@ -45,10 +45,15 @@ _define_like("ones_like", 1.0)
 
 @define(
     "_full",
-    params=(_SHAPE, CTX, _DTYPE, Param("value", Float, doc="of every element")),
+    params=(
+        Param("shape", Shape, None, nullable=True, doc="shape of the output; None = ()"),
+        CTX,
+        _DTYPE,
+        Param("value", Float, doc="of every element"),
+    ),
     **_NEW,
 )
-def _full(*, shape: tuple[int, ...], ctx: str, dtype: Any, value: float) -> Value:
+def _full(*, shape: Any, ctx: str, dtype: Any, value: float) -> Value:
     """Every element is `value`.
 
     Args:
@@ -57,7 +62,7 @@ def _full(*, shape: tuple[int, ...], ctx: str, dtype: Any, value: float) -> Valu
     Returns:
         `shape`.
     """
-    return filled(value, shape, dtype)
+    return filled(value, shape or (), dtype)
 
 
 @define(

@@ -218,7 +218,12 @@ def _cast(data: Value, *, dtype: Any) -> Value:
     return cast(data, dtype)
 
 
-@define("amp_cast", params=(Param("dtype", DType),), shapes=same_shape, dtypes="*->@dtype")
+@define(
+    "amp_cast",
+    params=(Param("dtype", DType, doc="dtype of the output"),),
+    shapes=same_shape,
+    dtypes="*->@dtype",
+)
 def _amp_cast(data: Value, *, dtype: Any) -> Value:
     """Another floating dtype, as mixed-precision graphs insert it.
 

@@ -231,11 +231,11 @@ def _strides(shape: tuple[int, ...]) -> list[int]:
 
 @define(
     "_ravel_multi_index",
-    params=(Param("shape", Shape, doc="shape that the indices refer to"),),
+    params=(Param("shape", Shape, None, nullable=True, doc="shape that the indices refer to"),),
     nondiff=("data",),
     differentiable="no",
 )
-def _ravel_multi_index(data: Value, *, shape: tuple[int, ...]) -> Value:
+def _ravel_multi_index(data: Value, *, shape: Any) -> Value:
     """Flat positions of index columns.
 
     Args:
@@ -244,6 +244,7 @@ def _ravel_multi_index(data: Value, *, shape: tuple[int, ...]) -> Value:
     Returns:
         (n,).
     """
+    need(shape, "expected 'shape', got none")
     need(data.ndim == 2 and data.shape[0] == len(shape), f"expected ({len(shape)}, n), got {data.shape}")
     rows = [sliced(data, 0, i, i + 1) * float(s) for i, s in enumerate(_strides(shape))]
     total = rows[0]
@@ -254,11 +255,11 @@ def _ravel_multi_index(data: Value, *, shape: tuple[int, ...]) -> Value:
 
 @define(
     "_unravel_index",
-    params=(Param("shape", Shape, doc="shape that the positions refer to"),),
+    params=(Param("shape", Shape, None, nullable=True, doc="shape that the positions refer to"),),
     nondiff=("data",),
     differentiable="no",
 )
-def _unravel_index(data: Value, *, shape: tuple[int, ...]) -> Value:
+def _unravel_index(data: Value, *, shape: Any) -> Value:
     """Index columns of flat positions.
 
     Args:
@@ -267,6 +268,7 @@ def _unravel_index(data: Value, *, shape: tuple[int, ...]) -> Value:
     Returns:
         (len(shape), n).
     """
+    need(shape, "expected 'shape', got none")
     rows = []
     for stride, dim in zip(_strides(shape), shape, strict=True):
         rows.append(binary("mod", emit("floor", data / float(stride)), float(dim)))
