@@ -76,56 +76,72 @@ std::unique_ptr<Kernel> make_gather(const Request& r) {
 }
 
 // Threads share out the outer or the inner positions, never the indices: duplicates then add up in
-// order on one thread.
+// order on one thread. 16-bit floats add up in float32 in the workspace, or long sums would stall.
 class ScatterAddKernel final : public Kernel {
  public:
   ScatterAddKernel(const Request& r, int64_t axis)
       : view_(axis_view(r.inputs[0].shape, axis)),
         count_(r.inputs[1].shape.size()),
-        bytes_(static_cast<size_t>(r.inputs[0].bytes())),
+        total_(r.inputs[0].shape.size()),
         dtype_(r.inputs[0].dtype),
+        narrow_(is_floating(dtype_) && size_of(dtype_) == 2),
         rule_(index_rule(r, view_.length, r.inputs[1], index_mode(r))) {
     set_cost(*this, r, 1.0 * r.inputs[2].shape.size() + 2.0 * view_.outer * count_);
+    if (narrow_) workspace_bytes = static_cast<size_t>(total_) * sizeof(float);
     inplace = {{0, 0}};
   }
 
   void run(const Buffers& buffers, const RunContext&) const override {
     rule_.validate(buffers.in[1], 0, count_);
-    copy_all(buffers, bytes_);
-    const bool by_outer = view_.outer >= threads;
-    const int64_t units = by_outer ? view_.outer : view_.inner;
-    parallel_for(threads, units, by_outer ? 1 : 64, [&](int64_t begin, int64_t end) {
-      if (by_outer) return part(buffers, begin, end, 0, view_.inner);
-      part(buffers, 0, view_.outer, begin, end);
+    with_dtype(dtype_, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* out = static_cast<T*>(buffers.out[0]);
+      if (!narrow_) {
+        copy_all(buffers, static_cast<size_t>(total_) * sizeof(T));
+        return add_all<T>(buffers, out);
+      }
+      const T* base = static_cast<const T*>(buffers.in[0]);
+      auto* sums = static_cast<Computed<T>*>(buffers.workspace);
+      for (int64_t i = 0; i < total_; ++i) sums[i] = compute(base[i]);
+      add_all<T>(buffers, sums);
+      for (int64_t i = 0; i < total_; ++i) out[i] = store<T>(sums[i]);
     });
   }
 
  private:
-  void part(const Buffers& buffers, int64_t outer_begin, int64_t outer_end, int64_t inner_begin,
-            int64_t inner_end) const {
-    with_dtype(dtype_, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      const T* updates = static_cast<const T*>(buffers.in[2]);
-      T* out = static_cast<T*>(buffers.out[0]);
-      int64_t at[kIndexBlock];
-      for (int64_t first = 0; first < count_; first += kIndexBlock) {
-        const int64_t n = std::min(kIndexBlock, count_ - first);
-        rule_.read(buffers.in[1], first, n, at);
-        for (int64_t o = outer_begin; o < outer_end; ++o) {
-          const T* from = updates + (o * count_ + first) * view_.inner + inner_begin;
-          T* to = out + o * view_.length * view_.inner + inner_begin;
-          for (int64_t k = 0; k < n; ++k) {
-            add_line(from + k * view_.inner, to + at[k] * view_.inner, inner_end - inner_begin);
-          }
+  template <class T, class A>
+  void add_all(const Buffers& buffers, A* target) const {
+    const bool by_outer = view_.outer >= threads;
+    const int64_t units = by_outer ? view_.outer : view_.inner;
+    parallel_for(threads, units, by_outer ? 1 : 64, [&](int64_t begin, int64_t end) {
+      if (by_outer) return part<T>(buffers, target, begin, end, 0, view_.inner);
+      part<T>(buffers, target, 0, view_.outer, begin, end);
+    });
+  }
+
+  template <class T, class A>
+  void part(const Buffers& buffers, A* target, int64_t outer_begin, int64_t outer_end,
+            int64_t inner_begin, int64_t inner_end) const {
+    const T* updates = static_cast<const T*>(buffers.in[2]);
+    int64_t at[kIndexBlock];
+    for (int64_t first = 0; first < count_; first += kIndexBlock) {
+      const int64_t n = std::min(kIndexBlock, count_ - first);
+      rule_.read(buffers.in[1], first, n, at);
+      for (int64_t o = outer_begin; o < outer_end; ++o) {
+        const T* from = updates + (o * count_ + first) * view_.inner + inner_begin;
+        A* to = target + o * view_.length * view_.inner + inner_begin;
+        for (int64_t k = 0; k < n; ++k) {
+          add_line(from + k * view_.inner, to + at[k] * view_.inner, inner_end - inner_begin);
         }
       }
-    });
+    }
   }
 
   AxisView view_;
   int64_t count_;
-  size_t bytes_;
+  int64_t total_;
   DType dtype_;
+  bool narrow_;
   IndexRule rule_;
 };
 

@@ -59,9 +59,9 @@ inline IndexRule index_rule(const Request& r, int64_t size, const Desc& indices,
 }
 
 // target[i] += source[i], computed as the dtype is and rounded on store.
-template <class T>
-void add_line(const T* source, T* target, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) target[i] = store<T>(compute(target[i]) + compute(source[i]));
+template <class T, class A>
+void add_line(const T* source, A* target, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) target[i] = store<A>(compute(target[i]) + compute(source[i]));
 }
 
 }  // namespace mixflow::kernels
