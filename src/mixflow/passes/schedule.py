@@ -347,6 +347,8 @@ class ScheduleBuilder:
 
     def _may_overwrite(self, writer: Task, output: int, target: Buffer) -> bool:
         """Whether `writer` may write over what it reads of `target`, if it does."""
+        if any(u.now().buffer is target for u in writer.writes):
+            return False
         reads = [k for k, u in enumerate(writer.reads) if u.now().buffer is target]
         if not reads:
             return True
@@ -460,7 +462,7 @@ class ScheduleBuilder:
         )
         fresh = self.buffer(buffer.nbytes)
         buffer.readers[epoch] = [t for t in buffer.readers[epoch] if t is writer]
-        op, phase = primitive("copy"), min(t.phase for t in readers)
+        op, phase = primitive("copy"), min(t.phase for t in (*readers, writer))
         source, made = Use(buffer, epoch, desc), Use(fresh, 0, desc)
         kernel = self.prepare(op, {}, [desc], [desc])
         task = Task(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 import mixflow.ndarray as nd
+from mixflow import _rt, ir
 from mixflow import dtype as dtypes
-from mixflow import ir
 from mixflow.backends.reference import ReferenceBackend, evaluate
 from mixflow.ir import Graph, TensorType, emit, variable
 from mixflow.ir.verify import verify
@@ -85,6 +87,15 @@ def _mutate(draw, pool, versions):
     pool.append(new)
 
 
+@st.composite
+def phased_graphs(draw):
+    """As `graphs`, with outputs and updates split between two phases."""
+    graph = draw(graphs())
+    outputs = draw(st.integers(0, len(graph.outputs)))
+    updates = draw(st.integers(0, len(graph.updates)))
+    return replace(graph, phase_outputs=outputs, phase_updates=updates)
+
+
 def feeds(graph, seed=0):
     rng = np.random.default_rng(seed)
     return {v: rng.normal(size=v.shape).astype(v.dtype) for v in graph.inputs}
@@ -100,7 +111,12 @@ def run(graph, values, *, fuse=True, memory="arena", backend=REFERENCE, scalars=
         nd.array(values[v], dtype=v.dtype) if v.ndim else _scalar(values[v]) for v in graph.inputs
     ]
     outs = [nd.empty(d.shape, dtype=dtypes.from_code(d.dtype)) for d in compiled.out_descs]
-    compiled.plan.run([*arrays, *outs], scalars)
+    if graph.phase_outputs is None:
+        compiled.plan.run([*arrays, *outs], scalars)
+    else:
+        both = compiled.plan.bind([*arrays, *outs], _rt.core.Arena((1, 0)))
+        both.run(scalars, 0)
+        both.run(scalars, 1)
     index = {v: k for k, v in enumerate(graph.inputs)}
     results = [o.asnumpy() for o in outs] + [
         arrays[index[var]].asnumpy() for _, var in graph.updates
@@ -109,8 +125,6 @@ def run(graph, values, *, fuse=True, memory="arena", backend=REFERENCE, scalars=
 
 
 def _scalar(value):
-    from mixflow import _rt
-
     return _rt.core.from_numpy(np.asarray(value), (1, 0))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from graphs import F, expected, feeds, graphs, run, tensor
+from graphs import F, expected, feeds, graphs, phased_graphs, run, tensor
 from hypothesis import given, settings
 
 from mixflow import ir
@@ -26,6 +26,29 @@ def test_random_graphs_equal_the_reference(graph):
         for var, array in zip(graph.inputs, after, strict=True):
             if var not in updated:
                 np.testing.assert_array_equal(array, values[var])
+
+
+@settings(max_examples=120, deadline=None)
+@given(phased_graphs())
+def test_random_graphs_of_two_phases(graph):
+    values = feeds(graph)
+    want = expected(graph, values)
+    for fuse in (True, False):
+        got, compiled, _ = run(graph, values, fuse=fuse)
+        assert len(compiled.phase_ends) == 2
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_old_version_read_in_the_later_phase():
+    a = tensor("a", (3,))
+    new = emit("assign", a, emit("exp", a))
+    graph = Graph((a,), (emit("sin", a),), ((new, a),), phase_outputs=0, phase_updates=1)
+    values = feeds(graph)
+    got, compiled, _ = run(graph, values)
+    np.testing.assert_allclose(got[0], np.sin(values[a]))
+    np.testing.assert_allclose(got[1], np.exp(values[a]))
+    assert compiled.phase_ends[0] == 3  # save the old value, compute, store
 
 
 def test_update_runs_in_place_as_one_program():
