@@ -13,8 +13,8 @@ import operator_samples as table
 import pytest
 
 import mixflow.ops  # noqa: F401 - fills the registry
-from mixflow import ir
 from mixflow import dtype as dtypes
+from mixflow import ir
 from mixflow.backends.reference import evaluate
 from mixflow.errors import MXNetError, ParamError, ShapeError
 from mixflow.passes.gradient import gradient
@@ -33,7 +33,12 @@ F64 = np.dtype(np.float64)
 #: Samples whose difference from MXNet stands in docs/differences.md: (sample, output or None).
 DIFFERENT_VALUES = {"LeakyReLU/6": 1, "mp_nag_mom_update/0": None}
 DIFFERENT_GRADIENTS = {
-    "BatchNorm/6", "Cast/1", "Cast/2", "LeakyReLU/2", "SoftmaxOutput/5", "SoftmaxOutput/13",
+    "BatchNorm/6",
+    "Cast/1",
+    "Cast/2",
+    "LeakyReLU/2",
+    "SoftmaxOutput/5",
+    "SoftmaxOutput/13",
 }
 
 
@@ -53,7 +58,9 @@ def _variables(arrays: list[np.ndarray]) -> list[ir.Value]:
 class Call:
     """One sample built on arrays: typed node, its lowered graph, values."""
 
-    def __init__(self, name: str, sample: dict[str, Any], arrays: list[np.ndarray], **params: Any) -> None:
+    def __init__(
+        self, name: str, sample: dict[str, Any], arrays: list[np.ndarray], **params: Any
+    ) -> None:
         self.op = PUBLIC[name]
         self.train = sample["train"]
         self.arrays = arrays
@@ -61,7 +68,9 @@ class Call:
         self.node = ir.emit_node(self.op, *self.inputs, **{**sample["params"], **params})
         self.visible = self.op.visible_count(dict(self.node.params))
 
-    def run(self, heads: list[ir.Value], extra: list[tuple[ir.Value, np.ndarray]] = ()) -> list[np.ndarray]:  # type: ignore[assignment]
+    def run(
+        self, heads: list[ir.Value], extra: list[tuple[ir.Value, np.ndarray]] = ()
+    ) -> list[np.ndarray]:  # type: ignore[assignment]
         inputs = (*self.inputs, *(v for v, _ in extra))
         graph = lower(ir.Graph(inputs, tuple(heads)), train=self.train)
         feeds = dict(zip(graph.inputs, [*self.arrays, *(a for _, a in extra)], strict=True))
@@ -81,7 +90,9 @@ class Call:
         kept = lower(ir.Graph(inputs, tuple(outs)), train=self.train, keep_vjp=True)
         own = kept.inputs[: len(self.inputs)]
         floats = [i for i, v in enumerate(own) if dtypes.is_float(v.dtype)]
-        made = gradient(kept.outputs, list(kept.inputs[len(self.inputs) :]), [own[i] for i in floats])
+        made = gradient(
+            kept.outputs, list(kept.inputs[len(self.inputs) :]), [own[i] for i in floats]
+        )
         graph = lower(ir.Graph(kept.inputs, tuple(made)), train=self.train)
         feeds = dict(zip(graph.inputs, [*self.arrays, *(a for _, a in given)], strict=True))
         values = evaluate(graph, feeds)
@@ -122,9 +133,7 @@ def test_types_are_those_of_the_composition(name: str, number: int, sample: dict
     assert [(t.shape, t.dtype) for t in call.node.types] == [(a.shape, a.dtype) for a in made]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "sample"), _cases(lambda op, sample: sample["record"])
-)
+@pytest.mark.parametrize(("name", "number", "sample"), _cases(lambda op, sample: sample["record"]))
 def test_values_are_those_of_mxnet(name: str, number: int, sample: dict[str, Any]) -> None:
     key = f"{name}/{number}"
     if key in REFUSED:
@@ -163,9 +172,13 @@ def test_gradients_are_those_of_mxnet(name: str, number: int, sample: dict[str, 
 
 
 def _differentiable(op: ir.Operator, sample: dict[str, Any]) -> bool:
-    return sample["fd"] and bool(sample["inputs"]) and op.vjp is None and not op.random and not op.mutates or (
-        sample["fd"] and op.primitive and op.vjp is not None
-    )
+    return (
+        sample["fd"]
+        and bool(sample["inputs"])
+        and op.vjp is None
+        and not op.random
+        and not op.mutates
+    ) or (sample["fd"] and op.primitive and op.vjp is not None)
 
 
 @pytest.mark.parametrize(("name", "number", "sample"), _cases(_differentiable))
@@ -192,13 +205,16 @@ def test_gradients_are_finite_differences(name: str, number: int, sample: dict[s
         np.testing.assert_allclose(np.sum(found[i] * direction), slope, rtol=2e-5, atol=2e-7)
 
 
-def _slope(call: Call, i: int, direction: np.ndarray, heads: list[np.ndarray], step: float = 1e-6) -> float:
+def _slope(
+    call: Call, i: int, direction: np.ndarray, heads: list[np.ndarray], step: float = 1e-6
+) -> float:
     base, sums = call.arrays, []
     for sign in (1.0, -1.0):
         call.arrays = [a + sign * step * direction if k == i else a for k, a in enumerate(base)]
         made = call.run(list(call.node.values[: call.visible]))
-        sums.append(sum(float(np.sum(h * o)) for h, o in zip(heads, made, strict=False)
-                        if o.dtype == F64))
+        sums.append(
+            sum(float(np.sum(h * o)) for h, o in zip(heads, made, strict=False) if o.dtype == F64)
+        )
     call.arrays = base
     return (sums[0] - sums[1]) / (2 * step)
 
@@ -277,7 +293,9 @@ _ANY_SHAPES = {"take", "broadcast_like", "slice_like", "reshape_like", "Crop", "
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_docstrings_have_the_fixed_form(name: str) -> None:
-    assert re.match(r"(?s)\S.*\.\n(.*\n)?\nArgs:\n    .+\n\nReturns:\n    .+", PUBLIC[name].doc), PUBLIC[name].doc
+    assert re.match(r"(?s)\S.*\.\n(.*\n)?\nArgs:\n    .+\n\nReturns:\n    .+", PUBLIC[name].doc), (
+        PUBLIC[name].doc
+    )
     assert all(p.doc for p in PUBLIC[name].params if p.name not in ("draw",))
 
 

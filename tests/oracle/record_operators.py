@@ -10,8 +10,8 @@ import signal
 import sys
 
 os.environ["MXNET_STORAGE_FALLBACK_LOG_VERBOSE"] = "0"
-import mxnet as mx  # noqa: E402
-import numpy as np  # noqa: E402
+import mxnet as mx
+import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "contract"))
@@ -44,7 +44,7 @@ def call(name, number, sample):
     if differentiable and inputs:
         try:
             heads = table.heads(name, number, outputs)
-            heads = [mx.nd.array(h, dtype=o.dtype) for h, o in zip(heads, outputs)]
+            heads = [mx.nd.array(h, dtype=o.dtype) for h, o in zip(heads, outputs, strict=False)]
             mx.autograd.backward(outputs, heads, train_mode=sample["train"])
             grads = [None if x.grad is None else x.grad.asnumpy() for x in inputs]
         except mx.MXNetError:
@@ -81,7 +81,7 @@ def main():
         for number, sample in enumerate(samples):
             if not sample["record"]:
                 continue
-            key = "%s/%d" % (name, number)
+            key = f"{name}/{number}"
             before = table.arrays(name, number, sample)
             answer = apart(name, number, sample)
             if isinstance(answer, str):
@@ -91,13 +91,13 @@ def main():
                 continue
             outputs, grads, after = answer
             for i, value in enumerate(outputs):
-                data["%s/out%d" % (key, i)] = value
+                data[f"{key}/out{i}"] = value
             for i, value in enumerate(grads):
                 if value is not None:
-                    data["%s/grad%d" % (key, i)] = value
-            for i, (old, new) in enumerate(zip(before, after)):
+                    data[f"{key}/grad{i}"] = value
+            for i, (old, new) in enumerate(zip(before, after, strict=False)):
                 if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
-                    data["%s/after%d" % (key, i)] = new
+                    data[f"{key}/after{i}"] = new
     folder = os.path.join(HERE, "data")
     np.savez_compressed(os.path.join(folder, "operators.npz"), **data)
     facts = {"mxnet": mx.__version__, "numpy": np.__version__, "refused": REFUSED}

@@ -19,6 +19,19 @@ from . import (
 )
 
 __all__ = [
-    "conv", "creation", "custom", "elementwise", "index", "loss", "matrix", "nn", "norm", "primitives",
-    "random", "reduce", "shape", "slicing", "update",
+    "conv",
+    "creation",
+    "custom",
+    "elementwise",
+    "index",
+    "loss",
+    "matrix",
+    "nn",
+    "norm",
+    "primitives",
+    "random",
+    "reduce",
+    "shape",
+    "slicing",
+    "update",
 ]

@@ -32,10 +32,39 @@ ShapeRule = Callable[[dict[str, Any], Shapes, Shapes], tuple[Shapes, Shapes]]
 Compose = Callable[..., Any]
 
 __all__ = [
-    "Compose", "DTypeRule", "Dims", "Fraction", "Positive", "ShapeRule", "Shapes", "along",
-    "axes_of", "axis_of", "broadcast_shape", "broadcast_to", "cast", "concatenated", "define",
-    "expand", "filled", "first_same", "iota", "known", "less", "make_infer", "merge", "need",
-    "permute", "reduce", "reshape", "same_shape", "select", "show", "size", "sliced", "zeros_like",
+    "Compose",
+    "DTypeRule",
+    "Dims",
+    "Fraction",
+    "Positive",
+    "ShapeRule",
+    "Shapes",
+    "along",
+    "axes_of",
+    "axis_of",
+    "broadcast_shape",
+    "broadcast_to",
+    "cast",
+    "concatenated",
+    "define",
+    "expand",
+    "filled",
+    "first_same",
+    "iota",
+    "known",
+    "less",
+    "make_infer",
+    "merge",
+    "need",
+    "permute",
+    "reduce",
+    "reshape",
+    "same_shape",
+    "select",
+    "show",
+    "size",
+    "sliced",
+    "zeros_like",
 ]
 
 
@@ -152,9 +181,10 @@ class DTypeRule:
         known: dict[str, Any] = {}
         for items, given in zip(sides, (ins, outs), strict=True):
             for item, dtype in zip(items, given, strict=True):
-                if item.isupper() and len(item) == 1 and dtype is not None:
-                    if known.setdefault(item, dtype) != dtype:
-                        raise DTypeError(f"expected one dtype, got {known[item]} and {dtype}")
+                if dtype is None or not (item.isupper() and len(item) == 1):
+                    continue
+                if known.setdefault(item, dtype) != dtype:
+                    raise DTypeError(f"expected one dtype, got {known[item]} and {dtype}")
         filled = [
             [self._resolve(item, d, known, params) for item, d in zip(items, given, strict=True)]
             for items, given in zip(sides, (ins, outs), strict=True)
@@ -204,7 +234,9 @@ def make_infer(
                 in_shapes = [t.shape for t in ins]
                 out_shapes = _composed_shapes(name, params, typed, len(outs))
             else:
-                in_shapes, out_shapes = shapes(params, [t.shape for t in ins], [t.shape for t in outs])
+                in_shapes, out_shapes = shapes(
+                    params, [t.shape for t in ins], [t.shape for t in outs]
+                )
             out_shapes = [merge(a, t.shape) for a, t in zip(out_shapes, outs, strict=True)]
             in_shapes = [merge(a, t.shape) for a, t in zip(in_shapes, ins, strict=True)]
         except ShapeError as error:
@@ -222,7 +254,9 @@ def make_infer(
     return infer
 
 
-def _composed_shapes(name: str, params: dict[str, Any], ins: list[TensorType], count: int) -> Shapes:
+def _composed_shapes(
+    name: str, params: dict[str, Any], ins: list[TensorType], count: int
+) -> Shapes:
     """Output shapes found by running the composition, unknown unless all inputs are known."""
     if any(t.shape is None or None in t.shape for t in ins):
         return [None] * count
@@ -371,7 +405,12 @@ def zeros_like(value: Value) -> Value:
 def iota(count: int, dtype: Any = np.int32, start: float = 0.0, step: float = 1.0) -> Value:
     """start, start + step, ... as a vector of `count`."""
     return emit(
-        "iota", start=float(start), step=float(step), repeat=1, shape=(count,), dtype=np.dtype(dtype)
+        "iota",
+        start=float(start),
+        step=float(step),
+        repeat=1,
+        shape=(count,),
+        dtype=np.dtype(dtype),
     )
 
 

@@ -82,10 +82,14 @@ def _geometry(op: str, params: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     for key, default, lowest in (("stride", 1, 1), ("dilate", 1, 1), ("pad", 0, 0)):
         value = params.get(key) or (default,) * n
         if len(value) != n or min(value, default=0) < lowest:
-            raise ParamError(f"[{op}] expected '{key}' of {n} numbers of at least {lowest}, got {value}")
+            raise ParamError(
+                f"[{op}] expected '{key}' of {n} numbers of at least {lowest}, got {value}"
+            )
         found[key] = value
     if not 1 <= n <= 3 or min(params["kernel"]) < 1:
-        raise ParamError(f"[{op}] expected 'kernel' of 1 to 3 positive numbers, got {params['kernel']}")
+        raise ParamError(
+            f"[{op}] expected 'kernel' of 1 to 3 positive numbers, got {params['kernel']}"
+        )
     return found
 
 
@@ -109,7 +113,10 @@ def _conv_dim(size: int | None, i: int, how: dict[str, tuple[int, ...]]) -> int 
         return None
     reach = how["dilate"][i] * (how["kernel"][i] - 1) + 1
     room = size + 2 * how["pad"][i] - reach
-    need(room >= 0, f"expected a kernel inside the padded data, got {reach} in {size + 2 * how['pad'][i]}")
+    need(
+        room >= 0,
+        f"expected a kernel inside the padded data, got {reach} in {size + 2 * how['pad'][i]}",
+    )
     return room // how["stride"][i] + 1
 
 
@@ -127,7 +134,10 @@ def _conv_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sha
     weight: Dims = (filters, None, *how["kernel"])
     if data is not None:
         _check_rank(data, n)
-        need(data[1] is None or data[1] % groups == 0, f"expected channels divisible by {groups}, got {data[1]}")
+        need(
+            data[1] is None or data[1] % groups == 0,
+            f"expected channels divisible by {groups}, got {data[1]}",
+        )
         weight = (filters, None if data[1] is None else data[1] // groups, *how["kernel"])
         sizes = tuple(_conv_dim(d, i, how) for i, d in enumerate(data[2:]))
         out = merge((data[0], filters, *sizes), out)
@@ -179,11 +189,15 @@ def _deconv_geometry(params: dict[str, Any], sizes: Dims) -> tuple[dict[str, Any
     adj = params["adj"] or (0,) * n
     target = params["target_shape"]
     if target and any(target) and None not in sizes:
-        whole = [_deconv_full(d, i, how) - t for i, (d, t) in enumerate(zip(sizes, target, strict=True))]
+        whole = [
+            _deconv_full(d, i, how) - t for i, (d, t) in enumerate(zip(sizes, target, strict=True))
+        ]
         need(min(whole) >= 0, f"expected a target shape that can be reached, got {target}")
         how["pad"], adj = tuple((w + 1) // 2 for w in whole), tuple(w % 2 for w in whole)
     if len(adj) != n or any(a >= s for a, s in zip(adj, how["stride"], strict=False) if a):
-        raise ParamError(f"[Deconvolution] expected 'adj' of {n} numbers below the stride, got {adj}")
+        raise ParamError(
+            f"[Deconvolution] expected 'adj' of {n} numbers below the stride, got {adj}"
+        )
     return how, adj
 
 
@@ -263,7 +277,9 @@ def _pool_geometry(params: dict[str, Any], sizes: Dims) -> dict[str, Any]:
         n = len(sizes)
         return {"kernel": sizes, "stride": (1,) * n, "pad": (0,) * n}
     how = _geometry("Pooling", params)
-    need(len(how["kernel"]) == len(sizes), f"expected a kernel of {len(sizes)}, got {how['kernel']}")
+    need(
+        len(how["kernel"]) == len(sizes), f"expected a kernel of {len(sizes)}, got {how['kernel']}"
+    )
     return how
 
 
@@ -324,7 +340,9 @@ def _average_counted(x: Value, how: dict[str, Any], after: tuple[int, ...]) -> V
         Param("stride", Shape, (), doc="steps of the window; () = 1"),
         Param("pad", Shape, (), doc="border on both sides; () = 0"),
         Param("p_value", Int, None, nullable=True, doc="power of lp"),
-        Param("count_include_pad", Bool, None, nullable=True, doc="avg counts the border; None = yes"),
+        Param(
+            "count_include_pad", Bool, None, nullable=True, doc="avg counts the border; None = yes"
+        ),
         _layout(_LAYOUTS),
     ),
     shapes=_pool_shapes,
@@ -348,7 +366,7 @@ def _pooling(data: Value, **params: Any) -> Value:
         return _to_back(made, last)
     outs = _pool_sizes(params, x.shape[2:])
     rows = zip(x.shape[2:], how["kernel"], how["stride"], how["pad"], outs, strict=True)
-    after = tuple(max(p, (o - 1) * s + k - d - p) for d, k, s, p, o in rows)  # type: ignore[operator]
+    after = tuple(max(p, ((o or 0) - 1) * s + k - d - p) for d, k, s, p, o in rows)
     counted = params["count_include_pad"] is not False
     if kind == "avg" and counted and after != how["pad"]:
         return _to_back(_average_counted(x, how, after), last)
@@ -430,11 +448,14 @@ def _upsampling_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tup
     shapes=_upsampling_shapes,
     variadic="num_args",
 )
-def _upsampling(*args: Value, scale: int, sample_type: str, multi_input_mode: str, **_: Any) -> Value:
+def _upsampling(
+    *args: Value, scale: int, sample_type: str, multi_input_mode: str, **_: Any
+) -> Value:
     """A larger plane; of several inputs each grows to the size of the first one's output.
 
     Args:
-        args: (N, C, H, W) each; with bilinear data and weight (C, 1, k, k), k = 2 scale - scale % 2.
+        args: (N, C, H, W) each; with bilinear data and weight (C, 1, k, k),
+            k = 2 scale - scale % 2.
 
     Returns:
         (N, C, H * scale, W * scale).
@@ -444,7 +465,10 @@ def _upsampling(*args: Value, scale: int, sample_type: str, multi_input_mode: st
     goal = args[0].shape[2] * scale
     grown = []
     for x in args:
-        need(x.ndim == 4 and goal % x.shape[2] == 0, f"expected heights that divide {goal}, got {x.shape}")
+        need(
+            x.ndim == 4 and goal % x.shape[2] == 0,
+            f"expected heights that divide {goal}, got {x.shape}",
+        )
         factor = goal // x.shape[2]
         grown.append(repeated(repeated(x, factor, 2), factor, 3))
     if multi_input_mode == "concat":
@@ -453,5 +477,3 @@ def _upsampling(*args: Value, scale: int, sample_type: str, multi_input_mode: st
     for x in grown[1:]:
         total = total + x
     return total
-
-

@@ -23,7 +23,9 @@ def _define_constant(name: str, value: float) -> None:
     def compose(*, shape: tuple[int, ...], ctx: str, dtype: Any) -> Value:
         return filled(value, shape, dtype)
 
-    doc = f"Every element is {value:g}.\n\nArgs:\n    shape: of the output.\n\nReturns:\n    `shape`."
+    doc = (
+        f"Every element is {value:g}.\n\nArgs:\n    shape: of the output.\n\nReturns:\n    `shape`."
+    )
     define(name, params=(_SHAPE, CTX, _DTYPE), doc=doc, **_NEW)(compose)
 
 
@@ -35,7 +37,10 @@ def _define_like(name: str, value: float) -> None:
     def compose(data: Value) -> Value:
         return filled(value, data.shape, data.dtype)
 
-    doc = f"Every element is {value:g}.\n\nArgs:\n    data: any shape.\n\nReturns:\n    The shape of data."
+    doc = (
+        f"Every element is {value:g}.\n\nArgs:\n    data: any shape.\n\n"
+        "Returns:\n    The shape of data."
+    )
     define(name, shapes=same_shape, nondiff=("data",), doc=doc)(compose)
 
 
@@ -78,7 +83,9 @@ def _full(*, shape: Any, ctx: str, dtype: Any, value: float) -> Value:
     ),
     **_NEW,
 )
-def _arange(*, start: float, stop: Any, step: float, repeat: int, infer_range: bool, ctx: str, dtype: Any) -> Value:
+def _arange(
+    *, start: float, stop: Any, step: float, repeat: int, infer_range: bool, ctx: str, dtype: Any
+) -> Value:
     """start, start + step, ... below stop.
 
     Args:
@@ -90,7 +97,9 @@ def _arange(*, start: float, stop: Any, step: float, repeat: int, infer_range: b
     if stop is None:
         start, stop = 0.0, start
     if step == 0 or repeat < 1:
-        raise ParamError(f"[_arange] expected a step other than 0 and repeat > 0, got {step}, {repeat}")
+        raise ParamError(
+            f"[_arange] expected a step other than 0 and repeat > 0, got {step}, {repeat}"
+        )
     count = max(0, math.ceil((stop - start) / step)) * repeat
     return emit("iota", start=start, step=step, repeat=repeat, shape=(count,), dtype=dtype)
 
@@ -107,7 +116,9 @@ def _arange(*, start: float, stop: Any, step: float, repeat: int, infer_range: b
     ),
     **_NEW,
 )
-def _linspace(*, start: float, stop: float, ctx: str, dtype: Any, num: int, endpoint: bool) -> Value:
+def _linspace(
+    *, start: float, stop: float, ctx: str, dtype: Any, num: int, endpoint: bool
+) -> Value:
     """Evenly spaced numbers.
 
     Args:
@@ -131,7 +142,7 @@ def _linspace(*, start: float, stop: float, ctx: str, dtype: Any, num: int, endp
     ),
     **_NEW,
 )
-def _eye(*, N: int, M: int, k: int, ctx: str, dtype: Any) -> Value:  # noqa: N803
+def _eye(*, N: int, M: int, k: int, ctx: str, dtype: Any) -> Value:
     """Ones on a diagonal, zeros elsewhere.
 
     Args:
@@ -155,7 +166,9 @@ def _eye(*, N: int, M: int, k: int, ctx: str, dtype: Any) -> Value:  # noqa: N80
     nondiff=("data",),
     differentiable="no",
 )
-def _arange_like(data: Value, *, start: float, step: float, repeat: int, ctx: str, axis: Any) -> Value:
+def _arange_like(
+    data: Value, *, start: float, step: float, repeat: int, ctx: str, axis: Any
+) -> Value:
     """start, start + step, ... as many as an array has elements or an axis has steps.
 
     Args:

@@ -24,7 +24,9 @@ from .common import (
 def _mod(a: Any, b: Any) -> Value:
     """Remainder with the sign of the divisor; 0 where the divisor is 0, as in MXNet."""
     made = binary("mod", a, b)
-    zero = binary("equal", b, 0.0) if isinstance(b, Value) else filled(float(b == 0), (), made.dtype)
+    zero = (
+        binary("equal", b, 0.0) if isinstance(b, Value) else filled(float(b == 0), (), made.dtype)
+    )
     return select(zero, 0.0, made)
 
 
@@ -36,48 +38,105 @@ def _plain(primitive: str) -> Compose:
 _FAMILIES: tuple[tuple[str, str, str, str, Compose, str], ...] = (
     ("elemwise_add", "broadcast_add", "_plus_scalar", "", _plain("add"), "lhs + rhs"),
     (
-        "elemwise_sub", "broadcast_sub", "_minus_scalar", "_rminus_scalar",
-        _plain("subtract"), "lhs - rhs",
+        "elemwise_sub",
+        "broadcast_sub",
+        "_minus_scalar",
+        "_rminus_scalar",
+        _plain("subtract"),
+        "lhs - rhs",
     ),
     ("elemwise_mul", "broadcast_mul", "_mul_scalar", "", _plain("multiply"), "lhs * rhs"),
     ("elemwise_div", "broadcast_div", "_div_scalar", "_rdiv_scalar", _plain("divide"), "lhs / rhs"),
     ("_mod", "broadcast_mod", "_mod_scalar", "_rmod_scalar", _mod, "lhs modulo rhs"),
     ("_power", "broadcast_power", "_power_scalar", "_rpower_scalar", _plain("power"), "lhs ** rhs"),
     (
-        "_maximum", "broadcast_maximum", "_maximum_scalar", "",
-        _plain("maximum"), "The larger of lhs and rhs",
+        "_maximum",
+        "broadcast_maximum",
+        "_maximum_scalar",
+        "",
+        _plain("maximum"),
+        "The larger of lhs and rhs",
     ),
     (
-        "_minimum", "broadcast_minimum", "_minimum_scalar", "",
-        _plain("minimum"), "The smaller of lhs and rhs",
+        "_minimum",
+        "broadcast_minimum",
+        "_minimum_scalar",
+        "",
+        _plain("minimum"),
+        "The smaller of lhs and rhs",
     ),
     ("_hypot", "broadcast_hypot", "_hypot_scalar", "", _plain("hypot"), "sqrt(lhs^2 + rhs^2)"),
-    ("_equal", "broadcast_equal", "_equal_scalar", "", _plain("equal"), "1 where lhs == rhs, else 0"),
     (
-        "_not_equal", "broadcast_not_equal", "_not_equal_scalar", "",
-        _plain("not_equal"), "1 where lhs != rhs, else 0",
-    ),
-    ("_greater", "broadcast_greater", "_greater_scalar", "", _plain("greater"), "1 where lhs > rhs, else 0"),
-    (
-        "_greater_equal", "broadcast_greater_equal", "_greater_equal_scalar", "",
-        _plain("greater_equal"), "1 where lhs >= rhs, else 0",
-    ),
-    ("_lesser", "broadcast_lesser", "_lesser_scalar", "", _plain("less"), "1 where lhs < rhs, else 0"),
-    (
-        "_lesser_equal", "broadcast_lesser_equal", "_lesser_equal_scalar", "",
-        _plain("less_equal"), "1 where lhs <= rhs, else 0",
+        "_equal",
+        "broadcast_equal",
+        "_equal_scalar",
+        "",
+        _plain("equal"),
+        "1 where lhs == rhs, else 0",
     ),
     (
-        "_logical_and", "broadcast_logical_and", "_logical_and_scalar", "",
-        _plain("logical_and"), "1 where both are not 0, else 0",
+        "_not_equal",
+        "broadcast_not_equal",
+        "_not_equal_scalar",
+        "",
+        _plain("not_equal"),
+        "1 where lhs != rhs, else 0",
     ),
     (
-        "_logical_or", "broadcast_logical_or", "_logical_or_scalar", "",
-        _plain("logical_or"), "1 where one is not 0, else 0",
+        "_greater",
+        "broadcast_greater",
+        "_greater_scalar",
+        "",
+        _plain("greater"),
+        "1 where lhs > rhs, else 0",
     ),
     (
-        "_logical_xor", "broadcast_logical_xor", "_logical_xor_scalar", "",
-        _plain("logical_xor"), "1 where exactly one is not 0, else 0",
+        "_greater_equal",
+        "broadcast_greater_equal",
+        "_greater_equal_scalar",
+        "",
+        _plain("greater_equal"),
+        "1 where lhs >= rhs, else 0",
+    ),
+    (
+        "_lesser",
+        "broadcast_lesser",
+        "_lesser_scalar",
+        "",
+        _plain("less"),
+        "1 where lhs < rhs, else 0",
+    ),
+    (
+        "_lesser_equal",
+        "broadcast_lesser_equal",
+        "_lesser_equal_scalar",
+        "",
+        _plain("less_equal"),
+        "1 where lhs <= rhs, else 0",
+    ),
+    (
+        "_logical_and",
+        "broadcast_logical_and",
+        "_logical_and_scalar",
+        "",
+        _plain("logical_and"),
+        "1 where both are not 0, else 0",
+    ),
+    (
+        "_logical_or",
+        "broadcast_logical_or",
+        "_logical_or_scalar",
+        "",
+        _plain("logical_or"),
+        "1 where one is not 0, else 0",
+    ),
+    (
+        "_logical_xor",
+        "broadcast_logical_xor",
+        "_logical_xor_scalar",
+        "",
+        _plain("logical_xor"),
+        "1 where exactly one is not 0, else 0",
     ),
 )
 
@@ -114,7 +173,9 @@ def _define_scalar(name: str, what: str, formula: Compose) -> None:
     def compose(data: Value, *, scalar: Any, is_int: bool) -> Value:
         return formula(data, scalar)
 
-    doc = f"{what}, with a number.\n\nArgs:\n    data: any shape.\n\nReturns:\n    The shape of data."
+    doc = (
+        f"{what}, with a number.\n\nArgs:\n    data: any shape.\n\nReturns:\n    The shape of data."
+    )
     define(name, params=_SCALAR, shapes=same_shape, reuse=((0, 0),), doc=doc)(compose)
 
 

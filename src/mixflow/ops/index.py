@@ -136,7 +136,10 @@ def _pick(data: Value, index: Value, *, axis: int | None, keepdims: bool, mode: 
     axis = axis_of(axis, data.ndim)
     rest = (*data.shape[:axis], *data.shape[axis + 1 :])
     kept = (*data.shape[:axis], 1, *data.shape[axis + 1 :])
-    need(index.shape in (rest, kept, rest or (1,)), f"expected an index of {rest} or {kept}, got {index.shape}")
+    need(
+        index.shape in (rest, kept, rest or (1,)),
+        f"expected an index of {rest} or {kept}, got {index.shape}",
+    )
     made = emit("take_along", data, reshape(index, kept), axis=axis, mode=mode)
     return made if keepdims else reshape(made, rest or (1,))
 
@@ -163,7 +166,9 @@ def _one_hot(indices: Value, *, depth: int, on_value: float, off_value: float, d
     Returns:
         (..., depth).
     """
-    return emit("one_hot", indices, depth=depth, on_value=on_value, off_value=off_value, dtype=dtype)
+    return emit(
+        "one_hot", indices, depth=depth, on_value=on_value, off_value=off_value, dtype=dtype
+    )
 
 
 @define("gather_nd", inputs=("data", "indices"), dtypes="T,~T->T", nondiff=("indices",))
@@ -245,7 +250,10 @@ def _ravel_multi_index(data: Value, *, shape: Any) -> Value:
         (n,).
     """
     need(shape, "expected 'shape', got none")
-    need(data.ndim == 2 and data.shape[0] == len(shape), f"expected ({len(shape)}, n), got {data.shape}")
+    need(
+        data.ndim == 2 and data.shape[0] == len(shape),
+        f"expected ({len(shape)}, n), got {data.shape}",
+    )
     rows = [sliced(data, 0, i, i + 1) * float(s) for i, s in enumerate(_strides(shape))]
     total = rows[0]
     for row in rows[1:]:
@@ -416,9 +424,7 @@ def _diag(data: Value, *, k: int, axis1: int, axis2: int) -> Value:
     rows, columns = data.shape[a], data.shape[b]
     length = min(rows, columns - k) if k >= 0 else min(rows + k, columns)
     need(length > 0, f"expected a diagonal inside ({rows}, {columns}), got {k}")
-    flat = reshape(
-        permute(data, (*rest, a, b)), (*(data.shape[i] for i in rest), rows * columns)
-    )
+    flat = reshape(permute(data, (*rest, a, b)), (*(data.shape[i] for i in rest), rows * columns))
     start = k if k >= 0 else -k * columns
     at = iota(length, start=float(start), step=float(columns + 1))
     return emit("gather", flat, at, axis=flat.ndim - 1, mode="clip")
@@ -451,7 +457,11 @@ def _steps(data: Value, axis: int, lengths: Value) -> tuple[Value, Value]:
 @define(
     "SequenceMask",
     inputs=_sequence_inputs,
-    params=(_SEQUENCE[0], Param("value", Float, 0.0, doc="what stands after the end"), _SEQUENCE[1]),
+    params=(
+        _SEQUENCE[0],
+        Param("value", Float, 0.0, doc="what stands after the end"),
+        _SEQUENCE[1],
+    ),
     shapes=_sequence_shapes,
     dtypes="T,~T->T",
     nondiff=("sequence_length",),

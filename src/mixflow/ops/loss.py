@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-
 from ..ir import Bool, Enum, Float, Node, Param, Value, binary, emit
 from .common import (
     Shapes,
@@ -20,6 +19,7 @@ from .common import (
     same_shape,
     size,
 )
+from .shape import product
 
 Grads = list["Value | None"]
 
@@ -41,7 +41,9 @@ def _label_shape(params: dict[str, Any], data: tuple[Any, ...]) -> tuple[Any, ..
     return data[:-1] if params["preserve_shape"] or len(data) > 2 else data[:1]
 
 
-def _softmax_output_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+def _softmax_output_shapes(
+    params: dict[str, Any], ins: Shapes, outs: Shapes
+) -> tuple[Shapes, Shapes]:
     data, label = merge(ins[0], outs[0]), ins[1]
     if data is None:
         return ins, outs
@@ -129,7 +131,9 @@ def _softmax_output_vjp(node: Node, grads: Grads) -> Grads:
         Param("preserve_shape", Bool, False, doc="softmax along the last axis"),
         _NORMALIZATION,
         Param("out_grad", Bool, False, doc="multiply by the incoming gradient"),
-        Param("smooth_alpha", Float, 0.0, doc="weight taken from the label and given to the others"),
+        Param(
+            "smooth_alpha", Float, 0.0, doc="weight taken from the label and given to the others"
+        ),
     ),
     shapes=_softmax_output_shapes,
     dtypes="T,~T->T",
@@ -162,7 +166,7 @@ def _regression_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tup
     if label is None:
         label = data[:1] if len(data) == 2 and data[1] == 1 else data
     elif None not in data and None not in label:
-        need(size(label) == size(data), f"expected a label of shape {data}, got {label}")  # type: ignore[arg-type]
+        need(product(label) == product(data), f"expected a label of shape {data}, got {label}")
     return [data, label], [data]
 
 
@@ -188,7 +192,10 @@ def _define_regression(name: str, forward: Any, slope: Callable[[Value], Value],
 
 
 _define_regression(
-    "LinearRegressionOutput", "identity", lambda d: d, "data; its gradient is that of 0.5 (data - label)^2."
+    "LinearRegressionOutput",
+    "identity",
+    lambda d: d,
+    "data; its gradient is that of 0.5 (data - label)^2.",
 )
 _define_regression(
     "LogisticRegressionOutput",
@@ -207,7 +214,9 @@ _define_regression(
 def _svm_vjp(node: Node, grads: Grads) -> Grads:
     data, label = node.inputs
     p = node.params
-    hot = emit("one_hot", label, depth=data.shape[1], on_value=1.0, off_value=-1.0, dtype=data.dtype)
+    hot = emit(
+        "one_hot", label, depth=data.shape[1], on_value=1.0, off_value=-1.0, dtype=data.dtype
+    )
     short = p["margin"] - hot * data
     if p["use_linear"]:
         slope = cast(binary("greater", short, 0.0), data.dtype)
@@ -264,7 +273,11 @@ def _make_loss_vjp(node: Node, grads: Grads) -> Grads:
 
 @define(
     "MakeLoss",
-    params=(_SCALE, Param("valid_thresh", Float, 0.0, doc="larger elements are valid"), _NORMALIZATION),
+    params=(
+        _SCALE,
+        Param("valid_thresh", Float, 0.0, doc="larger elements are valid"),
+        _NORMALIZATION,
+    ),
     shapes=same_shape,
     vjp=_make_loss_vjp,
 )
@@ -309,5 +322,3 @@ def _softmax_cross_entropy(data: Value, label: Value) -> Value:
     logs = emit("log_softmax", data, axis=1)
     chosen = emit("take_along", logs, expand(label, 1), axis=1, mode="clip")
     return reshape(-reduce("sum", chosen, (0, 1)), (1,))
-
-

@@ -34,7 +34,9 @@ def _matrix(value: Value, first: bool, transpose: bool) -> tuple[Value, tuple[in
 
 
 @define("dot", inputs=("lhs", "rhs"), params=_PARAMS)
-def _dot(lhs: Value, rhs: Value, *, transpose_a: bool, transpose_b: bool, forward_stype: Any) -> Value:
+def _dot(
+    lhs: Value, rhs: Value, *, transpose_a: bool, transpose_b: bool, forward_stype: Any
+) -> Value:
     """Product over the last axis of lhs and the first of rhs.
 
     With transpose_a the first axis of lhs is used, with transpose_b the last of rhs.

@@ -99,7 +99,9 @@ def softrelu(x: Value) -> Value:
 
 @define(
     "Activation",
-    params=(Param("act_type", Enum("relu", "sigmoid", "softrelu", "softsign", "tanh"), doc="function"),),
+    params=(
+        Param("act_type", Enum("relu", "sigmoid", "softrelu", "softsign", "tanh"), doc="function"),
+    ),
     shapes=same_shape,
     reuse=((0, 0),),
 )
@@ -153,7 +155,10 @@ def _leaky_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sh
     inputs=lambda p: ("data", "gamma") if p["act_type"] == "prelu" else ("data",),
     params=(
         Param(
-            "act_type", Enum("elu", "gelu", "leaky", "prelu", "rrelu", "selu"), "leaky", doc="function"
+            "act_type",
+            Enum("elu", "gelu", "leaky", "prelu", "rrelu", "selu"),
+            "leaky",
+            doc="function",
         ),
         Param("slope", Float, 0.25, doc="slope (leaky) or scale (elu) of the negative side"),
         Param("lower_bound", Float, 0.125, doc="smallest slope of rrelu"),
@@ -239,7 +244,9 @@ _SOFT_PARAMS = (
 )
 
 
-def _soft_data(name: str, data: Value, axis: int, temperature: Any, dtype: Any) -> tuple[Value, int]:
+def _soft_data(
+    name: str, data: Value, axis: int, temperature: Any, dtype: Any
+) -> tuple[Value, int]:
     if not is_float(data.dtype):
         raise DTypeError(f"[{name}] expected a floating dtype, got {data.dtype}")
     if temperature is not None and temperature != 1.0:
@@ -272,7 +279,9 @@ def _soft_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sha
     dtypes="T,*->@dtype",
     nondiff=("length",),
 )
-def _softmax(data: Value, *length: Value, axis: int, temperature: Any, dtype: Any, use_length: Any) -> Value:
+def _softmax(
+    data: Value, *length: Value, axis: int, temperature: Any, dtype: Any, use_length: Any
+) -> Value:
     """exp(x) / sum(exp(x)) along an axis; 0 after each length.
 
     Args:
@@ -303,7 +312,8 @@ def _define_soft(name: str, primitive: str, sign: float, what: str) -> None:
         params=_SOFT_PARAMS,
         shapes=_soft_shapes,
         dtypes="T->@dtype",
-        doc=f"{what} along an axis.\n\nArgs:\n    data: (d0, ..., dn).\n\nReturns:\n    The shape of data.",
+        doc=f"{what} along an axis.\n\nArgs:\n    data: (d0, ..., dn).\n\n"
+        "Returns:\n    The shape of data.",
     )(compose)
 
 

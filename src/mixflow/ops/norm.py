@@ -152,7 +152,10 @@ def _group_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sh
     if data is None:
         return [None, vector, vector], outs
     need(len(data) >= 3, f"expected data (N, C, ...) of at least 3 axes, got {len(data)}")
-    need(data[1] is None or data[1] % groups == 0, f"expected channels divisible by {groups}, got {data[1]}")
+    need(
+        data[1] is None or data[1] % groups == 0,
+        f"expected channels divisible by {groups}, got {data[1]}",
+    )
     return [data, vector, vector], [data, (data[0], groups), (data[0], groups)]
 
 
@@ -168,7 +171,9 @@ def _group_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sh
     visible=_shown,
     shapes=_group_shapes,
 )
-def _group_norm(data: Value, gamma: Value, beta: Value, *, num_groups: int, eps: float, **_: Any) -> Any:
+def _group_norm(
+    data: Value, gamma: Value, beta: Value, *, num_groups: int, eps: float, **_: Any
+) -> Any:
     """(x - mean) / sqrt(var + eps) * gamma + beta over groups of channels of each sample.
 
     Wu, He: "Group normalization", 2018.

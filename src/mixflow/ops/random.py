@@ -121,7 +121,11 @@ def _define_sample(stem: str, inputs: tuple[str, ...], draw: Any, what: str) -> 
     )(compose)
 
 
-for _stem, _inputs in (("uniform", ("low", "high")), ("normal", ("mu", "sigma")), ("exponential", ("lam",))):
+for _stem, _inputs in (
+    ("uniform", ("low", "high")),
+    ("normal", ("mu", "sigma")),
+    ("exponential", ("lam",)),
+):
     _define_sample(_stem, _inputs, _DISTRIBUTIONS[_stem][1], _DISTRIBUTIONS[_stem][2])
 
 
@@ -209,5 +213,3 @@ def _multinomial(data: Value, *, shape: tuple[int, ...], get_prob: bool, dtype: 
         return index
     chosen = emit("take_along", data, found, axis=data.ndim - 1, mode="clip")
     return index, reshape(emit("log", chosen), out)
-
-

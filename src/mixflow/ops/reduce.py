@@ -62,7 +62,10 @@ _FORMULAS: dict[str, tuple[Formula, str]] = {
     "max": (lambda x, a: reduce("max", x, a, True), "Largest value over axes"),
     "min": (lambda x, a: reduce("min", x, a, True), "Smallest value over axes"),
     "nansum": (lambda x, a: reduce("sum", _not_nan(x, 0.0), a, True), "Sum over axes, NaN as 0"),
-    "nanprod": (lambda x, a: reduce("prod", _not_nan(x, 1.0), a, True), "Product over axes, NaN as 1"),
+    "nanprod": (
+        lambda x, a: reduce("prod", _not_nan(x, 1.0), a, True),
+        "Product over axes, NaN as 1",
+    ),
 }
 
 
@@ -83,13 +86,15 @@ for _name, (_formula, _what) in _FORMULAS.items():
     params=(
         Param("ord", Int, 2, doc="1 or 2"),
         _AXIS,
-        Param("out_dtype", DType, None, nullable=True, doc="dtype of the output; None = that of data"),
+        Param(
+            "out_dtype", DType, None, nullable=True, doc="dtype of the output; None = that of data"
+        ),
         _KEEPDIMS,
     ),
     shapes=_shapes,
     dtypes="T->@out_dtype",
 )
-def _norm(data: Value, *, ord: int, axis: Any, out_dtype: Any, keepdims: bool) -> Value:  # noqa: A002
+def _norm(data: Value, *, ord: int, axis: Any, out_dtype: Any, keepdims: bool) -> Value:
     """Norm over axes: sum of magnitudes (ord 1) or root of the sum of squares (ord 2).
 
     Args:
@@ -228,4 +233,3 @@ def root_mean(data: Value, axes: tuple[int, ...], eps: float) -> tuple[Value, Va
     mean = _mean(data, axes)
     delta = data - mean
     return mean, emit("rsqrt", _mean(delta * delta, axes) + eps)
-

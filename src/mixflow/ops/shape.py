@@ -58,7 +58,10 @@ def decode_shape(data: Dims, codes: tuple[int, ...], reverse: bool = False) -> D
             out.extend(data[source:])
             source = len(data)
         elif code == -4:
-            need(i + 2 < len(rest) and source < len(data), f"expected two numbers after -4, got {codes}")
+            need(
+                i + 2 < len(rest) and source < len(data),
+                f"expected two numbers after -4, got {codes}",
+            )
             out.extend(_split_dim(data[source], rest[i + 1], rest[i + 2]))
             source, i = source + 1, i + 2
         else:
@@ -90,7 +93,10 @@ def _fill_hole(data: Dims, out: list[int | None], hole: int) -> Dims:
     if total is None or rest is None:
         return tuple(out)
     if hole >= 0:
-        need(rest and total % rest == 0, f"expected a shape of {total} elements, got {show(tuple(out))}")
+        need(
+            rest and total % rest == 0,
+            f"expected a shape of {total} elements, got {show(tuple(out))}",
+        )
         out[hole] = total // rest
     else:
         need(rest == total, f"expected a shape of {total} elements, got {show(tuple(out))}")
@@ -182,7 +188,9 @@ def _nullable(name: str) -> Param:
     dtypes="T,~T->T",
     nondiff=("rhs",),
 )
-def _reshape_like(lhs: Value, rhs: Value, *, lhs_begin: Any, lhs_end: Any, rhs_begin: Any, rhs_end: Any) -> Value:
+def _reshape_like(
+    lhs: Value, rhs: Value, *, lhs_begin: Any, lhs_end: Any, rhs_begin: Any, rhs_end: Any
+) -> Value:
     """lhs with its axes [lhs_begin, lhs_end) replaced by rhs's [rhs_begin, rhs_end).
 
     Args:
@@ -197,7 +205,9 @@ def _reshape_like(lhs: Value, rhs: Value, *, lhs_begin: Any, lhs_end: Any, rhs_b
     return reshape(lhs, (*lhs.shape[:a], *rhs.shape[c:d], *lhs.shape[b:]))
 
 
-@define("expand_dims", params=(Param("axis", Int, doc="where the new axis stands"),), reuse=((0, 0),))
+@define(
+    "expand_dims", params=(Param("axis", Int, doc="where the new axis stands"),), reuse=((0, 0),)
+)
 def _expand_dims(data: Value, *, axis: int) -> Value:
     """One more axis of size 1.
 
@@ -269,7 +279,10 @@ def _transpose(data: Value, *, axes: tuple[int, ...]) -> Value:
     return permute(data, _order(axes, data.ndim))
 
 
-@define("SwapAxis", params=(Param("dim1", Int, 0, doc="first axis"), Param("dim2", Int, 0, doc="second axis")))
+@define(
+    "SwapAxis",
+    params=(Param("dim1", Int, 0, doc="first axis"), Param("dim2", Int, 0, doc="second axis")),
+)
 def _swap_axis(data: Value, *, dim1: int, dim2: int) -> Value:
     """Two axes exchanged.
 
@@ -312,7 +325,10 @@ def _depth_to_space(data: Value, *, block_size: int) -> Value:
         (N, C, H * b, W * b).
     """
     b = block_size
-    need(data.ndim == 4 and data.shape[1] % (b * b) == 0, f"expected (N, C * {b * b}, H, W), got {data.shape}")
+    need(
+        data.ndim == 4 and data.shape[1] % (b * b) == 0,
+        f"expected (N, C * {b * b}, H, W), got {data.shape}",
+    )
     n, c, h, w = data.shape
     blocks = reshape(data, (n, b, b, c // (b * b), h, w))
     return reshape(permute(blocks, (0, 3, 4, 1, 5, 2)), (n, c // (b * b), h * b, w * b))
@@ -462,7 +478,10 @@ def _broadcast_like(lhs: Value, rhs: Value, *, lhs_axes: Any, rhs_axes: Any) -> 
     """
     if lhs_axes is None or rhs_axes is None:
         return _stretch(lhs, rhs.shape)
-    need(len(lhs_axes) == len(rhs_axes), f"expected as many axes on both sides, got {lhs_axes}, {rhs_axes}")
+    need(
+        len(lhs_axes) == len(rhs_axes),
+        f"expected as many axes on both sides, got {lhs_axes}, {rhs_axes}",
+    )
     shape = list(lhs.shape)
     for a, b in zip(lhs_axes, rhs_axes, strict=True):
         shape[axis_of(a, lhs.ndim)] = rhs.shape[axis_of(b, rhs.ndim)]
@@ -497,5 +516,3 @@ def _size_array(data: Value) -> Value:
         (1,), int64.
     """
     return filled(size(data.shape), (1,), np.int64)
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from ..ir import Bool, Enum, Float, Int, Param, Shape, Value, emit, emit_node
@@ -150,7 +151,10 @@ def _slice_like(data: Value, shape_like: Value, *, axes: tuple[int, ...]) -> Val
     for a in chosen:
         axis, other = axis_of(a, data.ndim), axis_of(a, shape_like.ndim)
         length = shape_like.shape[other]
-        need(length <= data.shape[axis], f"expected at most {data.shape[axis]} on axis {a}, got {length}")
+        need(
+            length <= data.shape[axis],
+            f"expected at most {data.shape[axis]} on axis {a}, got {length}",
+        )
         data = sliced(data, axis, 0, length)
     return data
 
@@ -265,9 +269,12 @@ def _names(count: int) -> tuple[str, ...]:
 
 
 def _parts(data: Value, axis: int, bounds: list[int], squeeze: bool) -> Any:
-    made = [sliced(data, axis, a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    made = [sliced(data, axis, a, b) for a, b in pairwise(bounds)]
     if squeeze:
-        need(all(m.shape[axis] == 1 for m in made), "expected parts of size 1 to squeeze, got longer ones")
+        need(
+            all(m.shape[axis] == 1 for m in made),
+            "expected parts of size 1 to squeeze, got longer ones",
+        )
         made = [reshape(m, (*m.shape[:axis], *m.shape[axis + 1 :])) for m in made]
     return made[0] if len(made) == 1 else tuple(made)
 
@@ -278,7 +285,9 @@ def _split_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sh
         return ins, outs
     axis = axis_of(params["axis"], len(data))
     dim = data[axis]
-    need(dim is None or dim % count == 0, f"expected a multiple of {count} on axis {axis}, got {dim}")
+    need(
+        dim is None or dim % count == 0, f"expected a multiple of {count} on axis {axis}, got {dim}"
+    )
     part = None if dim is None else dim // count
     rest = data[axis + 1 :]
     if params["squeeze_axis"]:

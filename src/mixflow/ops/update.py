@@ -86,7 +86,9 @@ def _define_update(
     return wrap
 
 
-def _define_mixed(name: str, states: tuple[str, ...], params: tuple[Param, ...], rule: Rule) -> None:
+def _define_mixed(
+    name: str, states: tuple[str, ...], params: tuple[Param, ...], rule: Rule
+) -> None:
     """The mixed-precision form: states and a float32 copy of the weight, output in its dtype."""
 
     def compose(weight: Value, grad: Value, *old: Value, **p: Any) -> Any:
@@ -176,7 +178,9 @@ def _signum(weight: Value, grad: Value, mom: Value, p: dict[str, Any]) -> tuple[
     ),
     "Adam without bias correction (Kingma, Ba, 2014): weight - lr mean / (sqrt(var) + epsilon).",
 )
-def _adam(weight: Value, grad: Value, mean: Value, var: Value, p: dict[str, Any]) -> tuple[Value, ...]:
+def _adam(
+    weight: Value, grad: Value, mean: Value, var: Value, p: dict[str, Any]
+) -> tuple[Value, ...]:
     g = _decayed(weight, grad, p)
     m, v = _mixed(p["beta1"], mean, g), _mixed(p["beta2"], var, g * g)
     return weight - m * p["lr"] / (emit("sqrt", v) + p["epsilon"]), m, v
@@ -206,7 +210,8 @@ def _rmsprop(weight: Value, grad: Value, n: Value, p: dict[str, Any]) -> tuple[V
     "rmspropalex_update",
     ("n", "g", "delta"),
     (_LR, _rate("gamma1", 0.95, "decay of n and g"), _rate("gamma2", 0.9, "decay of delta"), *_RMS),
-    "RMSProp of Graves (2013): delta = gamma2 delta - lr g / sqrt(n - g^2 + epsilon); weight + delta.",
+    "RMSProp of Graves (2013): delta = gamma2 delta - lr g / sqrt(n - g^2 + epsilon), then "
+    "weight + delta.",
 )
 def _rmspropalex(
     weight: Value, grad: Value, n: Value, g: Value, delta: Value, p: dict[str, Any]
@@ -221,7 +226,12 @@ def _rmspropalex(
 @_define_update(
     "ftrl_update",
     ("z", "n"),
-    (_LR, _rate("lamda1", 0.01, "L1 coefficient"), _rate("beta", 1.0, "added to the root"), *_COMMON),
+    (
+        _LR,
+        _rate("lamda1", 0.01, "L1 coefficient"),
+        _rate("beta", 1.0, "added to the root"),
+        *_COMMON,
+    ),
     "Follow the regularised leader, proximal (McMahan and others, 2013).",
 )
 def _ftrl(weight: Value, grad: Value, z: Value, n: Value, p: dict[str, Any]) -> tuple[Value, ...]:
@@ -262,7 +272,9 @@ def _adagrad(weight: Value, grad: Value, history: Value, p: dict[str, Any]) -> t
     ),
     "Follow the moving leader (Zheng, Kwok, 2017).",
 )
-def _ftml(weight: Value, grad: Value, d: Value, v: Value, z: Value, p: dict[str, Any]) -> tuple[Value, ...]:
+def _ftml(
+    weight: Value, grad: Value, d: Value, v: Value, z: Value, p: dict[str, Any]
+) -> tuple[Value, ...]:
     g = _decayed(weight, grad, {**p, "clip_gradient": p["clip_grad"]})
     square = _mixed(p["beta2"], v, g * g)
     root = emit("sqrt", square / (1.0 - p["beta2"] ** p["t"])) + p["epsilon"]
@@ -287,7 +299,9 @@ def _ftml(weight: Value, grad: Value, d: Value, v: Value, z: Value, p: dict[str,
     ),
     "LAMB (You and others, 2019), the direction: mean / (sqrt(var) + epsilon) + wd weight.",
 )
-def _lamb1(weight: Value, grad: Value, mean: Value, var: Value, p: dict[str, Any]) -> tuple[Value, ...]:
+def _lamb1(
+    weight: Value, grad: Value, mean: Value, var: Value, p: dict[str, Any]
+) -> tuple[Value, ...]:
     g = _gradient(grad, p)
     m, v = _mixed(p["beta1"], mean, g), _mixed(p["beta2"], var, g * g)
     m1, v1 = m, v
@@ -306,7 +320,16 @@ def _lamb1(weight: Value, grad: Value, mean: Value, var: Value, p: dict[str, Any
     ),
     differentiable="no",
 )
-def _lamb2(weight: Value, g: Value, r1: Value, r2: Value, *, lr: Any, lower_bound: float, upper_bound: float) -> Value:
+def _lamb2(
+    weight: Value,
+    g: Value,
+    r1: Value,
+    r2: Value,
+    *,
+    lr: Any,
+    lower_bound: float,
+    upper_bound: float,
+) -> Value:
     """LAMB, the step: weight - lr r1 / r2 g.
 
     Args:
