@@ -109,9 +109,7 @@ class CustomOpProp:
         heads = out_grad if self.need_top_grad_ else []
         return [*heads, *in_data, *out_data]
 
-    def create_operator(
-        self, ctx: Context, in_shapes: list[Any], in_dtypes: list[Any]
-    ) -> CustomOp:
+    def create_operator(self, ctx: Context, in_shapes: list[Any], in_dtypes: list[Any]) -> CustomOp:
         """The operator for one use."""
         return CustomOp()
 
@@ -347,7 +345,9 @@ def _custom_symbol(
     return make(get("Custom"), "custom", inputs, params, name, attr)
 
 
-def _custom_array(*args: NDArray, op_type: str | None = None, out: Any = None, **kwargs: Any) -> Any:
+def _custom_array(
+    *args: NDArray, op_type: str | None = None, out: Any = None, **kwargs: Any
+) -> Any:
     """Runs an operator written in Python; pushed like any other, and followed by autograd.
 
     Args:

@@ -21,12 +21,22 @@ from .scopes import (
     set_training,
     train_mode,
 )
-from .tape import Leaf
+from .tape import Leaf, record_copy
 from .tape import record as _recorder
 
 __all__ = [
-    "Function", "backward", "grad", "is_recording", "is_training", "mark_variables", "pause",
-    "predict_mode", "record", "set_recording", "set_training", "train_mode",
+    "Function",
+    "backward",
+    "grad",
+    "is_recording",
+    "is_training",
+    "mark_variables",
+    "pause",
+    "predict_mode",
+    "record",
+    "set_recording",
+    "set_training",
+    "train_mode",
 ]
 
 
@@ -129,7 +139,9 @@ def grad(
     asked = _listed(variables)
     wanted = [v.autograd for v in asked]
     if any(w is None for w in wanted):
-        raise MixflowError("[grad] expected variables with attach_grad() or on the tape, got another")
+        raise MixflowError(
+            "[grad] expected variables with attach_grad() or on the tape, got another"
+        )
     with record() if create_graph else pause():
         work = Backward(heads, grads, wanted, create_graph)
         found = work.run()
@@ -178,4 +190,10 @@ def _grad(self: NDArray) -> NDArray | None:
 
 
 _rt.core.set_recorder(_recorder)
-install_methods(attach_grad=_attach_grad, backward=_backward, detach=_detach, grad=_grad)
+install_methods(
+    attach_grad=_attach_grad,
+    backward=_backward,
+    detach=_detach,
+    grad=_grad,
+    record_copy=record_copy,
+)

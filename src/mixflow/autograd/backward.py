@@ -144,7 +144,7 @@ class Backward:
         end = len(self.entries)
         while end > 0:
             start = end
-            while start > 0 and self.entries[start - 1].call is not None:
+            while start > 0 and self._joins(start - 1, end - 1):
                 start -= 1
             if start < end:
                 self._segment(start, end)
@@ -154,9 +154,23 @@ class Backward:
             end = start
         return self.grads
 
+    def _joins(self, position: int, last: int) -> bool:
+        """Whether an entry can be in one plan with a later one: operator calls on one device."""
+        entry, other = self.entries[position], self.entries[last]
+        if entry.call is None:
+            return False
+        return entry is other or entry.device == other.device
+
     def _function(self, position: int) -> None:
-        """Python code of an `autograd.Function`."""
+        """Python code: of an `autograd.Function`, a custom operator, a copy between contexts."""
         entry = self.entries[position]
+        if self.record and not entry.recordable:
+            raise MixflowError(
+                f"[backward] expected operators with a second gradient under create_graph, got "
+                f"{entry.name} ({entry.site}), whose gradient is Python code"
+            )
+        for saved in entry.inputs:
+            saved.check(entry)
         grads = []
         for index, saved in enumerate(entry.outputs):
             found = self.grads.get(("out", position, index))
@@ -164,6 +178,7 @@ class Backward:
         assert entry.python_backward is not None
         made = entry.python_backward(*grads)
         made = made if isinstance(made, (list, tuple)) else [made]
+        _check_count(entry, made)
         for source, grad in zip(entry.sources, made, strict=True):
             if source is not None and grad is not None:
                 self._add(self._key(source), grad)
@@ -218,7 +233,7 @@ class Backward:
             assert entry.call is not None
             links = tuple((self._key(s), self._is_wanted(s)) for s in entry.sources)
             rows.append((entry.call.key, links))
-        return (start, tuple(rows), tuple(present))
+        return (start, entries[0].device, tuple(rows), tuple(present))
 
     def _gather(self, entries: Sequence[Entry], present: Sequence[Any]) -> list[Any]:
         arrays = [s.handle for e in entries for s in (*e.inputs, *e.outputs)]
@@ -242,8 +257,7 @@ class Backward:
         used = [i for i, name in enumerate(arrays) if by_name[name] in reached]
         kept = [by_name[arrays[i]] for i in used]
         final = ir.Graph((*kept, *(by_name[n] for n in scalars)), ready.outputs, meta=ready.meta)
-        device = entries[0].outputs[0].handle.device
-        compiled = build_plan(final, default_backend(), tuple(device), "arena", 0, "backward")
+        compiled = build_plan(final, default_backend(), entries[0].device, "arena", 0, "backward")
         draws = [_draw_position(label) for label in compiled.draws]
         types = [v.type for v in graph.outputs]
         return _Program(compiled.plan, used, draws, types, targets, graph)
@@ -279,6 +293,14 @@ class Backward:
             array.autograd = Output(made, index)
 
 
+def _check_count(entry: Entry, made: Sequence[Any]) -> None:
+    if len(made) != len(entry.sources):
+        raise MixflowError(
+            f"[backward] expected {len(entry.sources)} gradients from {entry.name} ({entry.site}), "
+            f"one for each input, got {len(made)}"
+        )
+
+
 def _read(graph: ir.Graph) -> set[ir.Value]:
     """Values that some node or output reads."""
     found = set(graph.outputs)
@@ -297,7 +319,9 @@ def _head_grad(head: NDArray, grad: NDArray | None) -> NDArray:
     if grad is None:
         return nd.ones(head.shape, ctx=head.context, dtype=head.dtype)
     if tuple(grad.shape) != tuple(head.shape):
-        raise ShapeError(f"[backward] expected a head gradient of shape {head.shape}, got {grad.shape}")
+        raise ShapeError(
+            f"[backward] expected a head gradient of shape {head.shape}, got {grad.shape}"
+        )
     return grad
 
 
@@ -318,7 +342,10 @@ class _Joint:
             self.saved.append(
                 (
                     [self._input(f"in{number}_{i}", s.handle) for i, s in enumerate(entry.inputs)],
-                    [self._input(f"out{number}_{i}", s.handle) for i, s in enumerate(entry.outputs)],
+                    [
+                        self._input(f"out{number}_{i}", s.handle)
+                        for i, s in enumerate(entry.outputs)
+                    ],
                 )
             )
         for k in present:
@@ -351,16 +378,17 @@ class _Joint:
             return self.run._is_wanted(self.run.leaves[key[1]])
         inside = key[1] >= self.start
         entry = self.run.entries[key[1]]
-        return not inside or self.run.wanted is not None and self.run._is_wanted(Output(entry, key[2]))
+        asked = self.run.wanted is not None and self.run._is_wanted(Output(entry, key[2]))
+        return not inside or asked
 
     def _entry(self, number: int, scalars: list[ir.Value]) -> None:
         entry = self.entries[number]
         assert entry.call is not None
         position = self.start + number
-        active = tuple(
-            k for k in range(len(entry.outputs)) if ("out", position, k) in self.terms
+        active = tuple(k for k in range(len(entry.outputs)) if ("out", position, k) in self.terms)
+        wanted = tuple(
+            i for i in entry.call.differentiable_inputs if self._needed(entry.sources[i])
         )
-        wanted = tuple(i for i in entry.call.differentiable_inputs if self._needed(entry.sources[i]))
         if not active or not wanted:
             return
         graph = relabelled(entry.call.backward(active, wanted), f"entry{number}")

@@ -54,7 +54,7 @@ class Function:
             None,
             type(self).__name__,
             [a.autograd for a in inputs],
-            [Saved(a.view(0, a.shape), a.version) for a in inputs],
+            [Saved(a.view(0, a.shape), a.version) for a in self._saved],
             [Saved(a.view(0, a.shape), a.version) for a in outputs],
             python_backward=run,
         )

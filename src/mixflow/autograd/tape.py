@@ -113,9 +113,7 @@ class Call:
         found = flows([outputs[k] for k in active], list(grads), inputs)
         saved = [ir.variable(f"saved{k}", v.type) for k, v in enumerate(outputs)]
         # Recorded outputs are read, not computed again; an output that is an input stays one.
-        cut = {
-            v: s for v, s in zip(outputs, saved, strict=True) if v.node.op is not None
-        }
+        cut = {v: s for v, s in zip(outputs, saved, strict=True) if v.node.op is not None}
         present = [g for g in found if g is not None]
         heads = substitute(present, cut)
         graph = ir.Graph((*self.graph.inputs, *saved, *grads), tuple(heads))
@@ -132,7 +130,9 @@ class Entry:
         inputs, outputs: saved arrays.
         scalars: runtime numbers; draw: first draw number it took; draws: number by label, where a
             recorded backward has several.
-        python_backward: of an `autograd.Function`: gradients of outputs -> gradients of inputs.
+        python_backward: instead of a call: gradients of outputs -> gradients of inputs.
+        recordable: whether `python_backward` is made of recorded calls (else it has no second
+            gradient).
         site: line of the user's program.
     """
 
@@ -146,6 +146,7 @@ class Entry:
         scalars: Sequence[float] = (),
         draw: int = 0,
         python_backward: Callable[..., Any] | None = None,
+        recordable: bool = False,
     ) -> None:
         self.call = call
         self.name = name
@@ -156,8 +157,14 @@ class Entry:
         self.draw = draw
         self.draws: dict[str, int] = {}
         self.python_backward = python_backward
+        self.recordable = recordable
         self.site = user_line()
         self.released = False
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """Where the call ran."""
+        return tuple(self.outputs[0].handle.device)  # type: ignore[return-value]
 
     def draw_number(self, label: str) -> int:
         """The number that a random node of the call drew."""
@@ -167,6 +174,7 @@ class Entry:
     def release(self) -> None:
         """Lets go of everything saved; a second backward through it is an error."""
         self.sources, self.inputs, self.outputs = [], [], []
+        self.python_backward = None
         self.released = True
 
 
@@ -189,14 +197,19 @@ def substitute(heads: Sequence[ir.Value], mapping: dict[ir.Value, ir.Value]) -> 
 
     for node in ir.topological(heads):
         inputs = tuple(replaced(v) for v in node.inputs)
-        params = {
-            k: replaced(v) if isinstance(v, ir.Value) else v for k, v in node.params.items()
-        }
+        params = {k: replaced(v) if isinstance(v, ir.Value) else v for k, v in node.params.items()}
         if inputs == node.inputs and params == dict(node.params):
             continue
         made = ir.Node(
-            node.op, node.name, inputs, params, dict(node.attrs), node.types, node.subgraphs,
-            node.origin, node.kind,
+            node.op,
+            node.name,
+            inputs,
+            params,
+            dict(node.attrs),
+            node.types,
+            node.subgraphs,
+            node.origin,
+            node.kind,
         )
         for old, new in zip(node.values, made.values, strict=True):
             done.setdefault(old, new)
@@ -206,9 +219,7 @@ def substitute(heads: Sequence[ir.Value], mapping: dict[ir.Value, ir.Value]) -> 
 _calls: dict[Any, Call] = {}
 
 
-def call_of(
-    op_id: int, params: tuple[Any, ...], descs: tuple[Any, ...], train: bool
-) -> Call:
+def call_of(op_id: int, params: tuple[Any, ...], descs: tuple[Any, ...], train: bool) -> Call:
     """The shared part of a recorded operator call."""
     key = (op_id, params, descs, train)
     if key not in _calls:
@@ -246,13 +257,23 @@ def record(
     first_draw: int,
     versions: Sequence[int],
 ) -> None:
-    """The core's recorder: puts a call on the tape if any input is on it."""
+    """The core's recorder: puts a call on the tape if any input is on it.
+
+    Raises:
+        MixflowError: the call wrote into a leaf.
+    """
     sources = [a.autograd for a in inputs]
-    if not any(s is not None for s in sources):
-        return
     op = ir.by_id(op_id)
-    if op.differentiable == "no" and op.vjp is None and op.primitive:
+    stops = op.differentiable == "no" and op.vjp is None and op.primitive
+    if stops or not any(s is not None for s in sources):
+        for array in outputs:
+            forget(array)
         return
+    if any(isinstance(a.autograd, Leaf) for a in outputs):
+        raise MixflowError(
+            f"[{op.name}] expected to write into an array without attach_grad() while recording, "
+            "got one with it; in-place operations on it belong outside of record()"
+        )
     descs = tuple((tuple(a.shape), a.dtype_code) for a in inputs)
     call = call_of(op_id, params, descs, _rt.core.is_training())
     saved_in = [Saved(_bare(a), v) for a, v in zip(inputs, versions, strict=True)]
@@ -260,6 +281,29 @@ def record(
     entry = Entry(call, op.name, sources, saved_in, saved_out, scalars, first_draw)
     for index, array in enumerate(outputs):
         array.autograd = Output(entry, index)
+
+
+def forget(array: Any) -> None:
+    """Takes a written array off the tape: what it holds now did not come from there."""
+    if isinstance(array.autograd, Output):
+        array.autograd = None
+
+
+def record_copy(source: Any, target: Any) -> None:
+    """Puts a copy between contexts on the tape; its gradient is the copy back."""
+    if source.autograd is None:
+        return forget(target)
+    home = source.context
+    entry = Entry(
+        None,
+        "copyto",
+        [source.autograd],
+        [],
+        [Saved(_bare(target), target.version)],
+        python_backward=lambda grad: [grad.as_in_context(home)],
+        recordable=True,
+    )
+    target.autograd = Output(entry, 0)
 
 
 def _bare(array: Any) -> Any:
@@ -275,8 +319,14 @@ def relabelled(graph: ir.Graph, prefix: str) -> ir.Graph:
     mapping: dict[ir.Value, ir.Value] = {}
     for node in nodes:
         made = ir.Node(
-            node.op, node.name, node.inputs, dict(node.params),
-            {**node.attrs, DRAW: f"{prefix}|{node.attrs[DRAW]}"}, node.types, (), node.origin,
+            node.op,
+            node.name,
+            node.inputs,
+            dict(node.params),
+            {**node.attrs, DRAW: f"{prefix}|{node.attrs[DRAW]}"},
+            node.types,
+            (),
+            node.origin,
         )
         mapping.update(zip(node.values, made.values, strict=True))
     return ir.Graph(graph.inputs, tuple(substitute(graph.outputs, mapping)), meta=graph.meta)

@@ -33,7 +33,7 @@ from .types import Desc, TensorType
 
 __all__ = [
     "REQUIRED", "Any_", "Bool", "DType", "Desc", "Enum", "Float", "Floats", "Graph", "Int",
-    "Keywords", "Kind", "Node", "Operator", "Param", "Shape", "Str", "TensorType", "Value", "all_operators", "binary",
-    "by_id", "constant", "emit", "emit_node", "fresh", "get", "names", "origin", "primitive", "register",
-    "signature", "topological", "variable",
+    "Keywords", "Kind", "Node", "Operator", "Param", "Shape", "Str", "TensorType", "Value",
+    "all_operators", "binary", "by_id", "constant", "emit", "emit_node", "fresh", "get", "names",
+    "origin", "primitive", "register", "signature", "topological", "variable",
 ]

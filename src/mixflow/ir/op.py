@@ -152,7 +152,7 @@ class Operator:
 
 
     def _gathered(self, given: dict[str, Any]) -> dict[str, Any]:
-        """With unknown names gathered in the parameter that takes any (`Keywords`), if there is one."""
+        """With unknown names gathered in the parameter of kind `Keywords`, if there is one."""
         free = next((p.name for p in self.params if p.kind is Keywords), None)
         if free is None:
             return given
@@ -244,5 +244,5 @@ def signature(operator: Operator) -> inspect.Signature:
         for p in operator.params
         if p.name != operator.variadic
     ]
-    ends = [kind("out", kind.KEYWORD_ONLY, default=None), kind("name", kind.KEYWORD_ONLY, default=None)]
+    ends = [kind(n, kind.KEYWORD_ONLY, default=None) for n in ("out", "name")]
     return inspect.Signature([*head, *tail, *ends])

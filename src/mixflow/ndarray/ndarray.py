@@ -22,7 +22,7 @@ from .shapes import resolve_reshape
 _contexts: dict[tuple[int, int], Context] = {}
 _TYPES = {dtypes.code(d): d.type for d in map(dtypes.from_code, dtypes._FROM_CODE)}
 #: Methods that later layers give: name -> function. See `install_methods`.
-_LATE = ("attach_grad", "backward", "detach", "grad", "tostype")
+_LATE = ("attach_grad", "backward", "detach", "grad", "record_copy", "tostype")
 
 
 def context_of(device: tuple[int, int]) -> Context:
@@ -341,7 +341,12 @@ def _no_grad(array: NDArray) -> NDArray | None:
     return None
 
 
+def _no_record(source: NDArray, target: NDArray) -> None:
+    """Without autograd nothing follows a copy."""
+
+
 _late_grad: Callable[[Any], Any] = _no_grad
+_late_record_copy: Callable[[Any, Any], None] = _no_record
 
 
 def _missing(method: str, layer: str) -> MixflowError:
@@ -353,31 +358,31 @@ def install_methods(**methods: Callable[..., Any]) -> None:
 
     Args:
         methods: among attach_grad, backward, detach, tostype, and `grad`, a function of the array
-            that the property calls.
+            that the property calls, and `record_copy`, called (source, target) after a copy between
+            contexts while recording.
     """
-    global _late_grad
+    global _late_grad, _late_record_copy
     for name, implementation in methods.items():
         if name not in _LATE:
             raise MixflowError(f"[install_methods] expected one of {_LATE}, got '{name}'")
         if name == "grad":
             _late_grad = implementation
+        elif name == "record_copy":
+            _late_record_copy = implementation
         else:
             setattr(NDArray, name, implementation)
 
 
 def _copy_across(source: Any, target: Any) -> None:
     """A copy between contexts as a task of its own."""
-    if source.autograd is not None and _rt.core.is_recording():
-        raise MixflowError(
-            "[copyto] expected an array that autograd does not follow, got one that it does; "
-            "copies between contexts have no gradient yet, move the data before record()"
-        )
     reading, writing = _rt.core.fresh_handle(source), _rt.core.fresh_handle(target)
 
     def run() -> None:
         writing.copy_from_numpy(reading.to_numpy())
 
     _rt.core.push(run, [source], [target], name=f"copyto {source.context} -> {target.context}")
+    if _rt.core.is_recording():
+        _late_record_copy(source, target)
 
 
 def _unpickle(values: np.ndarray[Any, Any], device: tuple[int, int]) -> Any:
