@@ -25,7 +25,7 @@ from .passes.joint import REQUESTS, forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish, scheduled
 from .passes.plan import CompiledPlan
 from .passes.strategies import strategies
-from .symbol.infer import given_values
+from .symbol.infer import given_values, partial_shape
 from .symbol.late import install
 from .symbol.symbol import Symbol, output_names
 
@@ -130,8 +130,7 @@ class Executor:
     # -- plans
 
     def _program(self, train: bool, backward: bool) -> _Program:
-        monitored = self._monitor is not None
-        key = (train, backward, monitored)
+        key = (train, backward, self._monitor is not None)
         found = self._programs.get(key)
         if found is None:
             found = self._programs[key] = self._compile(train, backward)
@@ -141,8 +140,7 @@ class Executor:
         if self._monitor is None:
             return []
         internals = self._symbol.get_internals().heads
-        inputs = self._monitor[1]
-        return [v for v in internals if (inputs or v.node.op is not None)]
+        return [v for v in internals if self._monitor[1] or v.node.op is not None]
 
     def _compile(self, train: bool, backward: bool) -> _Program:
         heads = self._symbol.heads
@@ -384,10 +382,8 @@ def bound_types(
     Raises:
         ShapeError, DTypeError, UnknownNameError: from inference.
     """
-    from .symbol.infer import _partial_shape
-
     known: Types = {
-        v: TensorType(_partial_shape(s)) for v, s in given_values(symbol, (), shapes).items()
+        v: TensorType(partial_shape(s)) for v, s in given_values(symbol, (), shapes).items()
     }
     names = set(symbol.list_inputs())
     given = {k: t for k, t in (types or {}).items() if k in names}
@@ -430,12 +426,8 @@ def _requests(symbol: Symbol, grad_req: Any) -> dict[str, str]:
 
 def _distinct(symbol: Symbol) -> None:
     names = symbol.list_inputs()
-    twice = (
-        [n for n in dict.fromkeys(names) if names.count(n) > 1]
-        if len(set(names)) < len(names)
-        else []
-    )
-    if twice:
+    if len(set(names)) < len(names):
+        twice = [n for n in dict.fromkeys(names) if names.count(n) > 1]
         raise GraphError(f"[bind] expected distinct argument names, got '{twice[0]}' twice")
 
 

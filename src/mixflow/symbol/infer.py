@@ -39,7 +39,8 @@ def given_values(
     return result
 
 
-def _partial_shape(shape: Any) -> tuple[int | None, ...] | None:
+def partial_shape(shape: Any) -> tuple[int | None, ...] | None:
+    """A shape as users give it: 0 and -1 stand for unknown dimensions."""
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     return tuple(None if d in (0, -1, None) else int(d) for d in dims)
 
@@ -48,9 +49,7 @@ def shapes(
     symbol: Symbol, args: Sequence[Any], kwargs: Mapping[str, Any], partial: bool
 ) -> tuple[Any, Any, Any]:
     """See `Symbol.infer_shape`."""
-    known = {
-        v: TensorType(_partial_shape(s)) for v, s in given_values(symbol, args, kwargs).items()
-    }
+    known = {v: TensorType(partial_shape(s)) for v, s in given_values(symbol, args, kwargs).items()}
     types = infer(symbol.graph(), known, partial=True)
     lists = _lists(symbol, types)
     if not partial and any(t.shape is None or None in t.shape for part in lists for t in part):

@@ -129,9 +129,7 @@ def _complete(
         if inputs.get(key) is not None:
             values.append(_one(inputs[key]))
             continue
-        own = (
-            {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in aux else {}
-        )
+        own = {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in aux else {}
         own = own if key not in aux else dict(attrs)
         if key in aux and key in _AUX_INIT:
             own["__init__"] = json.dumps([_AUX_INIT[key], {}])
