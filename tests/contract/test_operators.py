@@ -299,6 +299,82 @@ def test_docstrings_have_the_fixed_form(name: str) -> None:
     assert all(p.doc for p in PUBLIC[name].params if p.name not in ("draw",))
 
 
+_U = None
+#: operator, parameters, known shapes of inputs and output, what must follow (MXNet's own results).
+_PARTIAL: list[tuple[str, dict[str, Any], list[Any], Any, list[Any], Any]] = [
+    ("FullyConnected", {"num_hidden": 3}, [(_U, 4), _U, _U], _U, [(_U, 4), (3, 4), (3,)], (_U, 3)),
+    (
+        "FullyConnected",
+        {"num_hidden": 3},
+        [(_U, 4), _U, _U],
+        (8, 3),
+        [(8, 4), (3, 4), (3,)],
+        (8, 3),
+    ),
+    (
+        "Convolution",
+        {"kernel": (3, 3), "num_filter": 5},
+        [(_U, 4, 5, 5), _U, _U],
+        _U,
+        [(_U, 4, 5, 5), (5, 4, 3, 3), (5,)],
+        (_U, 5, 3, 3),
+    ),
+    (
+        "Convolution",
+        {"kernel": (3, 3), "num_filter": 5, "layout": "NHWC"},
+        [(2, 5, 5, 4), _U, _U],
+        _U,
+        [(2, 5, 5, 4), (5, 3, 3, 4), (5,)],
+        (2, 3, 3, 5),
+    ),
+    (
+        "Deconvolution",
+        {"kernel": (3, 3), "num_filter": 6, "num_group": 2, "no_bias": False},
+        [(1, 4, 5, 5), _U, _U],
+        _U,
+        [(1, 4, 5, 5), (4, 3, 3, 3), (6,)],
+        (1, 6, 7, 7),
+    ),
+    ("elemwise_add", {}, [(2, _U), (_U, 3)], _U, [(2, 3), (2, 3)], (2, 3)),
+    ("broadcast_add", {}, [(2, _U), (1, 3)], _U, [(2, _U), (1, 3)], (2, 3)),
+    ("Reshape", {"shape": (-1, 6)}, [(_U, 3, 2)], _U, [(_U, 3, 2)], (_U, 6)),
+    ("transpose", {}, [_U], (2, 3), [(3, 2)], (2, 3)),
+    ("Concat", {"num_args": 2}, [(2, 3), _U], (2, 7), [(2, 3), (2, 4)], (2, 7)),
+    ("SliceChannel", {"num_outputs": 2}, [(_U, 4)], _U, [(_U, 4)], (_U, 2)),
+    ("Embedding", {"input_dim": 4, "output_dim": 3}, [(2,), _U], _U, [(2,), (4, 3)], (2, 3)),
+    ("LeakyReLU", {"act_type": "prelu"}, [(2, 3, 4), _U], _U, [(2, 3, 4), (3,)], (2, 3, 4)),
+    ("LinearRegressionOutput", {}, [(4, 1), _U], _U, [(4, 1), (4,)], (4, 1)),
+    ("SoftmaxOutput", {}, [(4, 2), _U], _U, [(4, 2), (4,)], (4, 2)),
+    (
+        "SoftmaxOutput",
+        {"multi_output": True},
+        [(4, 2, 3, 3), _U],
+        _U,
+        [(4, 2, 3, 3), (4, 9)],
+        (4, 2, 3, 3),
+    ),
+    ("BatchNorm", {}, [(_U, 3, 4), _U, _U, _U, _U], _U, [(_U, 3, 4)] + [(3,)] * 4, (_U, 3, 4)),
+    ("LayerNorm", {}, [(2, 3), _U, _U], _U, [(2, 3), (3,), (3,)], (2, 3)),
+    ("GroupNorm", {"num_groups": 2}, [(2, 4, 4), _U, _U], _U, [(2, 4, 4), (2,), (2,)], (2, 4, 4)),
+    ("SequenceMask", {"use_sequence_length": True}, [(2, 3), _U], _U, [(2, 3), (3,)], (2, 3)),
+    ("sgd_mom_update", {"lr": 0.1}, [(2,), _U, _U], _U, [(2,)] * 3, (2,)),
+]
+
+
+@pytest.mark.parametrize(("name", "params", "ins", "out", "want_ins", "want_out"), _PARTIAL)
+def test_partial_shapes(
+    name: str, params: Any, ins: Any, out: Any, want_ins: Any, want_out: Any
+) -> None:
+    op = PUBLIC[name]
+    checked = op.check_params(params)
+    first = [ir.TensorType(s) for s in ins]
+    rest = [ir.TensorType()] * (len(op.output_names(checked)) - 1)
+    assert op.infer is not None
+    made_in, made_out = op.infer(checked, first, [ir.TensorType(out), *rest])
+    assert [t.shape for t in made_in] == want_ins
+    assert made_out[0].shape == want_out
+
+
 def test_errors_are_mxnet_errors() -> None:
     x, y = _variables([np.zeros((2, 3)), np.zeros((2, 3))])
     with pytest.raises(MXNetError, match=r"\[dot\] expected equal sizes .* got 3 and 2"):

@@ -16,7 +16,7 @@ _FLOAT32 = np.dtype(np.float32)
 CTX = Param("ctx", Str, "", doc="device, as cpu(0)")
 _SHAPE = Param("shape", Shape, (), doc="shape of the output")
 _DTYPE = Param("dtype", DType, _FLOAT32, doc="dtype of the output")
-_NEW = {"inputs": (), "differentiable": "no", "dtypes": "->@dtype"}
+_NEW: dict[str, Any] = {"inputs": (), "differentiable": "no", "dtypes": "->@dtype"}
 
 
 def _define_constant(name: str, value: float) -> None:

@@ -149,7 +149,7 @@ _SCALAR = (
 def _define_family(
     elementwise: str, broadcast: str, scalar: str, reversed_: str, formula: Compose, what: str
 ) -> None:
-    two = {"inputs": ("lhs", "rhs"), "reuse": ((0, 0), (0, 1))}
+    two: dict[str, Any] = {"inputs": ("lhs", "rhs"), "reuse": ((0, 0), (0, 1))}
     define(
         elementwise,
         shapes=same_shape,
@@ -170,7 +170,7 @@ def _define_family(
 
 
 def _define_scalar(name: str, what: str, formula: Compose) -> None:
-    def compose(data: Value, *, scalar: Any, is_int: bool) -> Value:
+    def compose(data: Value, *, scalar: Any, is_int: bool) -> Any:
         return formula(data, scalar)
 
     doc = (

@@ -503,7 +503,7 @@ def _sequence_last(data: Value, *lengths: Value, axis: int, **_: Any) -> Value:
     kept[axis] = 1
     if lengths:
         last = along(cast(lengths[0], np.int32), 1 - axis, data.ndim) - 1.0
-        made = emit("take_along", data, broadcast_to(last, kept), axis=axis, mode="clip")
+        made = emit("take_along", data, broadcast_to(last, tuple(kept)), axis=axis, mode="clip")
     else:
         made = sliced(data, axis, steps - 1, steps)
     return reshape(made, (*data.shape[:axis], *data.shape[axis + 1 :]))

@@ -51,9 +51,9 @@ def _softmax_output_shapes(
     if label is None:
         label = _label_shape(params, data)
     elif None not in data and None not in label:
-        classes = data[1] if params["multi_output"] else data[-1]
-        counts = {size(data), size(data) // classes, size(data[:1])}  # type: ignore[arg-type]
-        need(size(label) in counts, f"expected a label for each row of {data}, got {label}")
+        rest = (data[0], *data[2:]) if params["multi_output"] else data[:-1]
+        counts = {product(data), product(rest), data[0]}
+        need(product(label) in counts, f"expected a label for each row of {data}, got {label}")
     return [data, label], [data]
 
 

@@ -36,7 +36,7 @@ def _batch_shapes(params: dict[str, Any], ins: Shapes, outs: Shapes) -> tuple[Sh
     if data is None:
         return ins, outs
     channels = (data[axis_of(params["axis"], len(data))],)
-    return [data] + [channels] * 4, [data, channels, channels]
+    return [data, *[channels] * 4], [data, channels, channels]
 
 
 @define(

@@ -25,7 +25,7 @@ from .creation import CTX
 _FLOAT32 = np.dtype(np.float32)
 _SHAPE = Param("shape", Shape, None, nullable=True, doc="shape of the output; None = (1,)")
 _DTYPE = Param("dtype", DType, None, nullable=True, doc="dtype of the output; None = float32")
-_DRAW = {"random": True, "differentiable": "no"}
+_DRAW: dict[str, Any] = {"random": True, "differentiable": "no"}
 
 
 def uniform(shape: tuple[int, ...], dtype: Any) -> Value:
@@ -72,10 +72,10 @@ _DISTRIBUTIONS: dict[str, tuple[tuple[Param, ...], Any, str]] = {
 def _define_draw(stem: str, params: tuple[Param, ...], draw: Any, what: str) -> None:
     names = [p.name for p in params]
 
-    def compose(*, shape: Any, ctx: str, dtype: Any, **numbers: Any) -> Value:
+    def compose(*, shape: Any, ctx: str, dtype: Any, **numbers: Any) -> Any:
         return draw(shape or (1,), dtype or _FLOAT32, *(numbers[n] for n in names))
 
-    def like(data: Value, **numbers: Any) -> Value:
+    def like(data: Value, **numbers: Any) -> Any:
         return draw(data.shape, data.dtype, *(numbers[n] for n in names))
 
     define(
@@ -100,7 +100,7 @@ for _stem, (_params, _draw, _what) in _DISTRIBUTIONS.items():
 
 
 def _define_sample(stem: str, inputs: tuple[str, ...], draw: Any, what: str) -> None:
-    def compose(*numbers: Value, shape: tuple[int, ...], dtype: Any) -> Value:
+    def compose(*numbers: Value, shape: tuple[int, ...], dtype: Any) -> Any:
         own = numbers[0].shape
         need(all(n.shape == own for n in numbers), "expected parameters of one shape, got others")
         wide = [cast(reshape(n, own + (1,) * len(shape)), dtype or _FLOAT32) for n in numbers]

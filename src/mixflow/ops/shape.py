@@ -362,7 +362,7 @@ def tiled(data: Value, reps: tuple[int, ...]) -> Value:
     reps = (1,) * (rank - len(reps)) + reps
     pairs = [d for pair in zip((1,) * rank, shape, strict=True) for d in pair]
     wide = [d for pair in zip(reps, shape, strict=True) for d in pair]
-    grown = broadcast_to(reshape(data, pairs), wide)
+    grown = broadcast_to(reshape(data, pairs), tuple(wide))
     return reshape(grown, tuple(r * d for r, d in zip(reps, shape, strict=True)))
 
 

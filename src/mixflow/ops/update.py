@@ -47,7 +47,7 @@ def _next(variable: Value, value: Value) -> Value:
     return emit_node("assign", variable, value).values[-1]
 
 
-def _mixed(share: Any, old: Value, new: Value) -> Value:
+def _mixed(share: Any, old: Value, new: Value) -> Any:
     """share * old + (1 - share) * new."""
     return old * share + new * (1.0 - share)
 
