@@ -96,9 +96,9 @@ def positive() -> np.ndarray:
 
 def ulps(got: np.ndarray, exact: np.ndarray) -> float:
     """Largest error in units in the last place; infinite where only one side is finite."""
-    nearest = exact.astype(np.float32)
-    finite = np.isfinite(nearest)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
+        nearest = exact.astype(np.float32)
+        finite = np.isfinite(nearest)
         error = np.abs(got.astype(np.float64) - exact) / np.spacing(np.abs(nearest))
     same = (got == nearest) | (np.isnan(got) & np.isnan(nearest))
     return float(np.max(np.where(finite, error, np.where(same, 0.0, np.inf))))
