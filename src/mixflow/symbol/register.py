@@ -107,6 +107,9 @@ def make(
     label = naming.current().get(name, hint)
     attrs = {hidden_key(k): str(v) for k, v in attribute.current().get(attr).items()}
     if isinstance(inputs, list):
+        names = op.input_names(checked)
+        inputs = dict(zip(names, inputs, strict=False)) if len(inputs) <= len(names) else inputs
+    if isinstance(inputs, list):
         values = [_one(s) for s in inputs]
     else:
         values = _complete(op, label, inputs, checked, attrs)
@@ -129,8 +132,7 @@ def _complete(
         if inputs.get(key) is not None:
             values.append(_one(inputs[key]))
             continue
-        own = {**_strings(Node(op, label, (), params)), **attrs} if attrs or key not in aux else {}
-        own = own if key not in aux else dict(attrs)
+        own = {**_strings(Node(op, label, (), params)), **attrs}
         if key in aux and key in _AUX_INIT:
             own["__init__"] = json.dumps([_AUX_INIT[key], {}])
         values.append(Value(Node(None, f"{label}_{key}", attrs=own), 0))

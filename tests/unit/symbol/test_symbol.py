@@ -212,3 +212,15 @@ def test_constants_and_either_functions():
     with pytest.raises(ParamError, match="expected a number"):
         sym.minimum(x, "a")
     assert x.astype("float16").infer_type(x="float32")[1] == [np.float16]
+
+
+def test_automatic_variables_of_any_operator():
+    x = sym.Variable("data")
+    assert sym.elemwise_add(x).list_arguments() == ["data", "elemwise_add0_rhs"]
+    assert sym.relu(name="r").list_arguments() == ["r_data"]
+    assert sym.Concat(x, num_args=2, name="c").list_arguments() == ["data", "c_arg1"]
+    assert sym.LeakyReLU(x, name="p").list_arguments() == ["data"]
+    assert sym.LeakyReLU(x, act_type="prelu", name="p").list_arguments() == ["data", "p_gamma"]
+    found = sym.BatchNorm(x, eps=0.1, name="bn", attr={"__a__": "1"}).attr_dict()
+    assert found["bn_moving_mean"] == {"__init__": '["zero", {}]', "eps": "0.1", "__a__": "1"}
+    assert found["bn_gamma"] == found["bn"] == {"eps": "0.1", "__a__": "1"}
