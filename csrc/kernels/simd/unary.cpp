@@ -50,7 +50,7 @@ struct Abs {
 struct Sign {
   template <class T>
   static T run(T x) {
-    return x > 0 ? T(1) : x < 0 ? T(-1) : x;
+    return x > 0 ? T(1) : x < 0 ? T(-1) : T(0);  // 0 for NaN, as MXNet has it
   }
 };
 struct Round {
@@ -62,10 +62,11 @@ struct Round {
   }
   static int64_t run(int64_t x) { return x; }
 };
-struct Rint {
+struct Rint {  // half to the lower integer, as MXNet has it
   template <class T>
   static T run(T x) {
-    return rint_of(x);
+    const T low = floor_of(x);
+    return low + (x - low > T(0.5) ? T(1) : T(0));
   }
   static int64_t run(int64_t x) { return x; }
 };
