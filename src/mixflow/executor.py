@@ -8,6 +8,7 @@ with its bytes. There is one plan per (is_train, requested gradients, monitored)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .context import Context, current_context
 from .errors import GraphError, ParamError, ShapeError, UnknownNameError, describe_unknown
 from .ir import Graph, TensorType, Value
 from .ndarray import NDArray
+from .passes.cache import cached_plan
 from .passes.infer import Types, infer
 from .passes.joint import REQUESTS, forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish, scheduled
@@ -143,29 +145,33 @@ class Executor:
         return [v for v in internals if self._monitor[1] or v.node.op is not None]
 
     def _compile(self, train: bool, backward: bool) -> _Program:
-        heads = self._symbol.heads
-        watched = self._watched()
-        graph = Graph(self._graph.inputs, (*heads, *watched))
+        count, watched = len(self._symbol.heads), self._watched()
+        graph = Graph(self._graph.inputs, (*self._symbol.heads, *watched))
+        requests = {n: r for n, r in self._grad_req.items() if r != "null"} if backward else {}
         arrays = [*self.arg_dict.values(), *self.aux_dict.values()]
         if backward:
-            graph, names = self._joint(graph, len(heads))
             arrays += self._heads()
             for value in watched:
                 kind = self._types[value]
                 arrays.append(nd.zeros(kind.shape, self._ctx, dtype=kind.dtype))
-            arrays += [g for g in map(self.grad_dict.get, names) if g is not None]
-        else:
-            graph = forward_graph(graph, self._types, train=train)
-        label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
-        compiled = build_plan(finish(graph), default_backend(), self._ctx.key, "arena", 0, label)
+            arrays += [g for n in requests if (g := self.grad_dict[n]) is not None]
+        types, asked = tuple(self._types[v] for v in graph.inputs), tuple(requests.items())
+        key = (types, asked, train, backward, self._ctx.key, _rt.core.threads())
+        make = partial(self._plan, graph, requests, train, backward)
+        compiled = cached_plan(graph.outputs, key, make)
         outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
         bound = compiled.plan.bind([*arrays, *outputs], self._arena)
-        return _Program(compiled, bound, outputs, len(heads))
+        return _Program(compiled, bound, outputs, count)
 
-    def _joint(self, graph: Graph, count: int) -> tuple[Graph, list[str]]:
-        requests = {n: r for n, r in self._grad_req.items() if r != "null"}
-        joint, arrays = joint_graph(graph, self._types, requests)
-        return joint, [v.node.name.removesuffix("_grad") for v in arrays]
+    def _plan(
+        self, graph: Graph, requests: dict[str, str], train: bool, backward: bool
+    ) -> CompiledPlan:
+        if backward:
+            lowered, _ = joint_graph(graph, self._types, requests, train=train)
+        else:
+            lowered = forward_graph(graph, self._types, train=train)
+        label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
+        return build_plan(finish(lowered), default_backend(), self._ctx.key, "arena", 0, label)
 
     def _heads(self) -> list[NDArray]:
         """Head gradients: arrays of ones until the user gives others."""

@@ -301,3 +301,20 @@ def test_memory_report():
     assert report["arena"] <= 1.1 * report["lower_bound"] + 1024
     predict = mlp().memory_report(False, data=(64, 784))
     assert predict["both"] <= report["both"]
+
+
+def test_second_bind_finds_the_plan():
+    net = mlp()
+    first, second = bound(net), bound(net)
+    assert first.plan(True) is second.plan(True) and first.plan(False) is second.plan(False)
+    assert bound(net, grad_req="null").plan(True) is not first.plan(True)
+    assert bound(mlp()).plan(True) is not first.plan(True)
+    second.arg_dict["data"][:] = 0.0
+    outs = [e.forward(is_train=True)[0].asnumpy() for e in (first, second)]
+    assert not np.allclose(*outs)
+    for executor in (first, second):
+        executor.backward()
+        _, grads = numpy_step(executor)
+        np.testing.assert_allclose(
+            executor.grad_dict["fc1_weight"].asnumpy(), grads["fc1_weight"], rtol=1e-4, atol=1e-5
+        )
