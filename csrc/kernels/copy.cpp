@@ -181,8 +181,8 @@ std::unique_ptr<Kernel> make_concatenate(const Request& r) {
             whole.str(), " off axis ", axis, ", got ", shape.str());
     }
     const Dims dims = dims_of(shape);
-    places.push_back({static_cast<int>(i), StridedCopy(dims, plain_strides(dims), target, size_t(size)),
-                      0, start * target[axis] * size});
+    StridedCopy copy(dims, plain_strides(dims), target, size_t(size));
+    places.push_back({static_cast<int>(i), std::move(copy), 0, start * target[axis] * size});
     start += shape[axis];
   }
   check(start == whole[axis], "[concatenate] expected inputs of total length ", whole[axis],

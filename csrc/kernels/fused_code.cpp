@@ -16,7 +16,8 @@ constexpr int kOutputBase = -2000000;
 
 class Compiler {
  public:
-  Compiler(const Program& program, int inputs) : program_(program), slot_(program.values.size(), 0) {
+  Compiler(const Program& program, int inputs)
+      : program_(program), slot_(program.values.size(), 0) {
     code_.inputs = inputs;
     code_.outputs = static_cast<int>(program.outputs.size());
     place_inputs_and_literals();
@@ -142,7 +143,7 @@ class Compiler {
       args.push_back(domain_slot(item.args[k]));
       same_width &= domain_of(value(item.args[k]).dtype) == domain_of(value(item.result).dtype);
     }
-    // A register may be overwritten by the step that reads it last, if the elements keep their size.
+    // A register may be overwritten by the step that reads it last, if elements keep their size.
     if (same_width) release(item, index);
     const int output = direct_output(index, item.result);
     const int target = output >= 0 ? kOutputBase - output : new_register();

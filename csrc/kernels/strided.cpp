@@ -65,7 +65,8 @@ double StridedCopy::cost() const {
   const double bytes = static_cast<double>(total_) * static_cast<double>(element_);
   if (form_ == Form::flat) return bytes * 0.03;
   if (form_ == Form::rows || form_ == Form::fill) {
-    return bytes * 0.04 + 3.0 * static_cast<double>(total_ / std::max<int64_t>(1, dims_.back().size));
+    const int64_t lines = total_ / std::max<int64_t>(1, dims_.back().size);
+    return bytes * 0.04 + 3.0 * static_cast<double>(lines);
   }
   return static_cast<double>(total_) * 0.7;
 }

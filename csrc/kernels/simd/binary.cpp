@@ -190,7 +190,8 @@ LoopSet binary_of(Op op) {
 namespace MIXFLOW_ISA {
 
 LoopSet binary(Op op, Domain domain) {
-  return with_domain(domain, [op](auto tag) { return binary_of<typename decltype(tag)::type>(op); });
+  return with_domain(
+      domain, [op](auto tag) { return binary_of<typename decltype(tag)::type>(op); });
 }
 
 LoopSet select(Domain domain) {
