@@ -12,7 +12,8 @@ import numpy as np
 import operator_samples as table
 import pytest
 
-import mixflow.ops  # noqa: F401 - fills the registry
+import mixflow as mx
+import mixflow.ops  # fills the registry
 from mixflow import dtype as dtypes
 from mixflow import ir
 from mixflow.backends.reference import evaluate
@@ -171,6 +172,44 @@ def test_gradients_are_those_of_mxnet(name: str, number: int, sample: dict[str, 
             _close(found[i], RECORDED[f"{key}/grad{i}"], loose=10.0)
 
 
+def _function(name: str) -> Any:
+    if name.startswith("_contrib_"):
+        return getattr(mx.nd.contrib, name.removeprefix("_contrib_"))
+    return getattr(mx.nd, name, None) or getattr(mx.nd._internal, name)
+
+
+@pytest.mark.parametrize(("name", "number", "sample"), _cases(lambda op, sample: sample["record"]))
+def test_imperative_calls_are_those_of_mxnet(
+    name: str, number: int, sample: dict[str, Any]
+) -> None:
+    """The same through the dispatcher, autograd and the default backend."""
+    key = f"{name}/{number}"
+    if key in REFUSED:
+        pytest.skip(REFUSED[key])
+    inputs = [mx.nd.array(a, dtype=a.dtype) for a in table.arrays(name, number, sample)]
+    recorded = [i for i in range(len(inputs)) if f"{key}/grad{i}" in RECORDED]
+    for i in recorded:
+        inputs[i].attach_grad()
+    with mx.autograd.record(train_mode=sample["train"]):
+        made = _function(name)(
+            *inputs, **{k: p for k, p in sample["params"].items() if k != "num_args"}
+        )
+    outputs = list(made) if isinstance(made, (list, tuple)) else [made]
+    for i, output in enumerate(outputs):
+        if DIFFERENT_VALUES.get(key) != i:
+            _close(output.asnumpy(), RECORDED[f"{key}/out{i}"], loose=3.0)
+    if recorded and key not in DIFFERENT_GRADIENTS and PUBLIC[name].differentiable != "no":
+        heads = [
+            h.astype(o.dtype)
+            for h, o in zip(table.heads(name, number, outputs), outputs, strict=True)
+        ]
+        mx.autograd.backward(outputs, [mx.nd.array(h, dtype=h.dtype) for h in heads])
+        names = PUBLIC[name].input_names({**PUBLIC[name].check_params(sample["params"])})
+        for i in recorded:
+            if names[i] not in PUBLIC[name].nondiff and names[i] not in PUBLIC[name].mutates:
+                _close(inputs[i].grad.asnumpy(), RECORDED[f"{key}/grad{i}"], loose=10.0)
+
+
 def _differentiable(op: ir.Operator, sample: dict[str, Any]) -> bool:
     return (
         sample["fd"]
@@ -231,8 +270,8 @@ def test_runtime_numbers_may_be_values(name: str, number: int, sample: dict[str,
     scalars = []
     for p in call.op.params:
         if p.runtime:
-            number_ = np.asarray(params[p.name], np.float32)
-            value = ir.variable(p.name, ir.TensorType((), np.dtype(np.float32)), kind="scalar")
+            number_ = np.asarray(params[p.name], F64)
+            value = ir.variable(p.name, ir.TensorType((), F64), kind="scalar")
             scalars.append((value, number_))
             params[p.name] = value
     mode = {"train": call.train} if call.op.needs_mode else {}

@@ -56,6 +56,7 @@ __all__ = [
     "make_infer",
     "merge",
     "need",
+    "number",
     "permute",
     "reduce",
     "reshape",
@@ -395,6 +396,11 @@ def expand(value: Value, axis: int) -> Value:
 def filled(number: float, shape: Iterable[int], dtype: Any) -> Value:
     """A value of one number."""
     return constant(number, dtype, tuple(shape))
+
+
+def number(given: Any, dtype: Any) -> Value:
+    """A runtime number, float or 0-d value, as a 0-d value of `dtype`."""
+    return cast(given, dtype) if isinstance(given, Value) else constant(given, dtype)
 
 
 def zeros_like(value: Value) -> Value:

@@ -15,9 +15,9 @@ from .common import (
     concatenated,
     define,
     expand,
-    filled,
     merge,
     need,
+    number,
     reshape,
     sliced,
 )
@@ -101,7 +101,7 @@ def _slice_assign_scalar(data: Value, *, scalar: Any, begin: Any, end: Any, step
     """
     place = region(data.shape, begin, end, step)
     inside = emit("strided_slice", data, **place).shape
-    value = broadcast_to(filled(0.0, (), data.dtype) + scalar, inside)
+    value = broadcast_to(number(scalar, data.dtype), inside)
     return emit_node("slice_assign", emit("copy", data), value, **place).values[-1]
 
 

@@ -329,7 +329,7 @@ def _lamb2(
     lr: Any,
     lower_bound: float,
     upper_bound: float,
-) -> Value:
+) -> Any:
     """LAMB, the step: weight - lr r1 / r2 g.
 
     Args:
