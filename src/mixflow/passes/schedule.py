@@ -225,14 +225,14 @@ class ScheduleBuilder:
 
     def build(self) -> Schedule:
         """Tasks, buffers and arguments of the graph."""
-        scalars = 0
+        scalars, updated = 0, set(self.owner.values())
         for value in self.graph.inputs:
             if value.node.kind == "scalar":
                 slot = ("scalar", scalars, dtypes.code(value.dtype))
                 self.uses[value] = Use(self.buffer(0, slot), 0, desc_of(value.type, self.device))
                 scalars += 1
                 continue
-            access = "rw" if value in self.owner.values() else "r"
+            access = "rw" if value in updated else "r"
             self.uses[value] = Use(
                 self.argument(value.type, access), 0, desc_of(value.type, self.device)
             )
