@@ -58,6 +58,7 @@ class Operator:
         reuse: (output, input) index pairs that may share memory.
         differentiable: 'twice', 'once' or 'no'.
         nondiff: names of inputs through which no gradient flows (labels, indices).
+        optional: how many inputs of a primitive, the last ones, may be left out.
         random: takes a draw number; never merged, folded or duplicated.
         needs_mode: behaves differently under training (Dropout, BatchNorm).
         elementwise: one output element depends on the same element of each (broadcast) input;
@@ -83,6 +84,7 @@ class Operator:
     reuse: tuple[tuple[int, int], ...] = ()
     differentiable: str = "twice"
     nondiff: tuple[str, ...] = ()
+    optional: int = 0
     random: bool = False
     needs_mode: bool = False
     elementwise: bool = False

@@ -75,7 +75,8 @@ def _check_node(node: Node, given: set[Node], typed: bool, primitives: bool) -> 
     if primitives and not node.op.primitive:
         raise GraphError(f"[verify] expected primitives, got {node.op.name} in '{node.name}'")
     count = len(node.op.input_names(dict(node.params)))
-    if node.op.variadic is None and count != len(node.inputs):
+    least = count - node.op.optional
+    if node.op.variadic is None and not least <= len(node.inputs) <= count:
         raise GraphError(
             f"[{node.op.name}] expected {count} inputs, got {len(node.inputs)} in '{node.name}'"
         )

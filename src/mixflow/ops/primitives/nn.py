@@ -137,6 +137,7 @@ def _weight_grad_vjp(node: Node, grads: Grads) -> Grads:
 define(
     "conv",
     inputs=("data", "weight", "bias"),
+    optional=1,
     params=_CONV,
     infer=forward("conv", _conv_rule),
     vjp=_conv_vjp,
