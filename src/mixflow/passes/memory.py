@@ -14,6 +14,7 @@ from .plan import CompiledPlan
 from .schedule import Buffer, Task, kernel_pairs
 
 ALIGN = 64
+_EFFORT = 2_000_000  # pairs of blocks that improving an order may look at
 _GOOD = 1.002  # this close to the lower bound no further order of placement is tried
 
 
@@ -103,14 +104,31 @@ def place(blocks: list[Block]) -> int:
         lambda b: (-b.nbytes * (b.last - b.first + 1), b.first),
         lambda b: (b.first, -b.nbytes),
     )
-    best, kept = -1, [0] * len(blocks)
+    enough = bound * _GOOD + ALIGN
+    best, order = -1, list(blocks)
     for key in keys:
-        size = _best_fit(sorted(blocks, key=key))
+        trial = sorted(blocks, key=key)
+        size = _best_fit(trial)
         if best < 0 or size < best:
-            best, kept = size, [b.offset for b in blocks]
-        if best <= bound * _GOOD + ALIGN:
+            best, order = size, trial
+        if best <= enough:
+            return best
+    return _improve(order, enough)
+
+
+def _improve(order: list[Block], enough: float) -> int:
+    """Places what ends at the top first in the next trial, as long as that may pay."""
+    best = size = _best_fit(order)
+    kept = [(b, b.offset) for b in order]
+    for _ in range(min(100, _EFFORT // len(order) ** 2)):
+        if best <= enough:
             break
-    for block, offset in zip(blocks, kept, strict=True):
+        top = [b for b in order if b.offset + b.size >= size]
+        order = [*top, *(b for b in order if b.offset + b.size < size)]
+        size = _best_fit(order)
+        if size < best:
+            best, kept = size, [(b, b.offset) for b in order]
+    for block, offset in kept:
         block.offset = offset
     return best
 
