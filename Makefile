@@ -31,13 +31,18 @@ test: core
 	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
 
 prove: core
-	MIXFLOW_FULL_COUNTS=1 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
+	MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
 
 bench: core
 	$(BIN)/python benchmarks/run.py
 
 oracle:
 	$(PYTHON) tools/record_oracle.py
+
+docs: core
+	$(BIN)/python tools/make_stubs.py
+	$(BIN)/python tools/update_tables.py
+	$(BIN)/python tools/api_reference.py docs/api
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -39,7 +39,9 @@ class LocalKVStore(KVStoreBase):
     def _get(self, key: Any) -> NDArray:
         self._check_key(key)
         if key not in self._stored:
-            raise MixflowError(f"[kvstore] expected key {key!r} to be initialised, got none; call init")
+            raise MixflowError(
+                f"[kvstore] expected key {key!r} to be initialised, got none; call init"
+            )
         return self._stored[key]
 
     def init(self, key: Any, value: Any) -> None:
@@ -79,7 +81,9 @@ class LocalKVStore(KVStoreBase):
             merged = merged + value.as_in_context(stored.context)
         return merged
 
-    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+    def pull(
+        self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
+    ) -> None:
         """Copies each stored array to every array of `out`."""
         if out is None:
             raise MixflowError("[kvstore] expected 'out' in pull, got None")
@@ -102,10 +106,11 @@ class LocalKVStore(KVStoreBase):
         """Updates run in the store from now on."""
         self._updater = opt.get_updater(optimizer)
 
-    def _set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
+    def set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
+        """Makes a push call ``updater(key, merged gradient, stored value)``."""
         self._updater = updater
 
-    set_updater = _set_updater
+    _set_updater = set_updater
 
     def _states(self) -> opt.Updater:
         if not isinstance(self._updater, opt.Updater):
@@ -126,5 +131,11 @@ class LocalKVStore(KVStoreBase):
     _barrier = barrier
 
 
-for _name in ("local", "local_update_cpu", "local_allreduce_cpu", "device", "local_allreduce_device"):
+for _name in (
+    "local",
+    "local_update_cpu",
+    "local_allreduce_cpu",
+    "device",
+    "local_allreduce_device",
+):
     KVStoreBase.kv_registry[_name] = LocalKVStore

@@ -275,11 +275,15 @@ def _fluent(name: str) -> Callable[..., Any]:
     return method
 
 
+def _astype(self: Symbol, dtype: Any) -> Symbol:
+    """This symbol in another dtype (``mx.sym.Cast``)."""
+    return function(get("Cast"), "Cast")(self, dtype=dtype)
+
+
 def install_methods() -> None:
     """Gives Symbol its arithmetic and its operator methods."""
     install("binary", binary)
-    cast = function(get("Cast"), "Cast")
-    setattr(Symbol, "astype", lambda self, dtype: cast(self, dtype=dtype))  # noqa: B010
+    setattr(Symbol, "astype", _astype)  # noqa: B010
     for name in FLUENT:
         if not hasattr(Symbol, name):
             setattr(Symbol, name, _fluent(name))

@@ -1,0 +1,83 @@
+"""The documents that are not code: the example of the README, its table, links."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tool(name):
+    """A script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code_blocks(path):
+    """Python blocks of a Markdown file, joined."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(), re.S))
+
+
+def test_readme_is_one_screen_and_its_example_runs():
+    text = (ROOT / "README.md").read_text()
+    without_table = re.sub(r"<!-- bench -->.*<!-- /bench -->", "", text, flags=re.S)
+    assert len(without_table.splitlines()) <= 80
+    scope = {}
+    exec(compile(code_blocks(ROOT / "README.md"), "README.md", "exec"), scope)
+    np.testing.assert_array_equal(scope["run"].outputs[0].argmax(axis=1).asnumpy(), [0, 1, 0, 1])
+    np.testing.assert_allclose(scope["w"].grad.asnumpy(), 2 * scope["w"].asnumpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "path", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda p: p.name
+)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+def rows():
+    common = {"case": "mlp", "version": "1.0", "processor": "p", "threads": 2, "commit": "c"}
+    made = [("ours", 0.002), ("mxnet", 0.005), ("torch", 3e-6)]
+    return [
+        {**common, "question": "small_nets", "date": "d", "rival": r, "median_seconds": s}
+        for r, s in made
+    ]
+
+
+def test_table_of_benchmark_rows(tmp_path):
+    update = tool("update_tables")
+    (tmp_path / "small_nets.json").write_text(json.dumps(rows()))
+    text = update.table(update.read_rows(tmp_path))
+    assert "| small_nets | mlp | 2 ms | 5 ms | 3 us | 2.50 | 0.00 |" in text
+    assert "p, 2 threads" in text
+    assert update.table([]) == update.EMPTY
+
+
+def test_filling_the_markers():
+    update = tool("update_tables")
+    assert update.filled("a <!-- bench -->old<!-- /bench --> b", "new") == (
+        "a <!-- bench -->\nnew\n<!-- /bench --> b"
+    )
+    with pytest.raises(ValueError, match=r"\[update_tables\] expected"):
+        update.filled("nothing", "new")
+
+
+def test_readme_table_is_that_of_the_results():
+    update = tool("update_tables")
+    text = (ROOT / "README.md").read_text()
+    assert update.filled(text, update.table(update.read_rows(ROOT / "benchmarks/results"))) == text
+
+
+def test_reference_is_complete(tmp_path):
+    reference = tool("api_reference")
+    assert reference.write(tmp_path) == []  # public names without a docstring
+    assert "## `Convolution(" in (tmp_path / "operators.md").read_text()
+    assert "class Module(" in (tmp_path / "module.md").read_text()
