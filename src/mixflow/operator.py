@@ -273,8 +273,7 @@ def _device(descs: Sequence[Desc]) -> tuple[int, int]:
 
 
 def _borrowed(views: Sequence[Any], device: tuple[int, int]) -> list[NDArray]:
-    borrow = _rt.core.borrow_numpy
-    return [borrow(v) if device == (1, 0) else borrow(v, device) for v in views]  # type: ignore[misc]
+    return [_rt.core.borrow_numpy(v, device) for v in views]  # type: ignore[misc]
 
 
 def register(reg_name: str) -> Callable[[type], type]:
