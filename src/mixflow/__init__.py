@@ -1,4 +1,4 @@
-"""mixflow: declared graphs and imperative tensors on one native engine (``import mixflow as mx``)."""
+"""mixflow: declared graphs and imperative tensors on one engine (``import mixflow as mx``)."""
 
 from . import (
     autograd,

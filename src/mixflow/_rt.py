@@ -243,8 +243,10 @@ class Core(Protocol):
     def borrow_numpy(
         self, source: np.ndarray[Any, Any], device: tuple[int, int] | None = None
     ) -> Array:
-        """An array over a contiguous NumPy array's memory, for use inside a host call: its step ends
-        when the work on such arrays has ended."""
+        """An array over a contiguous NumPy array's memory, for use inside a host call.
+
+        The host call's step ends when the work on such arrays has ended.
+        """
 
     def wait_all(self) -> None: ...
     def set_engine(self, kind: str) -> None:

@@ -112,7 +112,9 @@ def fashion_mnist() -> ImageSet:
     Raises:
         MixflowError: not found and no network; the text says how to get it.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mixflow" / "fashion-mnist"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mixflow" / "fashion-mnist"
+    )
     for place in (*_FASHION_PLACES, cache):
         if all((Path(place) / f"{f}.gz").exists() for f in _FILES.values()):
             return from_folder(place, "fashion-mnist")

@@ -208,7 +208,9 @@ class Load:
         if name in self.param:
             stored = self.param[name]
             if stored.shape != arr.shape:
-                raise ShapeError(f"[Load] expected shape {arr.shape} for '{name}', got {stored.shape}")
+                raise ShapeError(
+                    f"[Load] expected shape {arr.shape} for '{name}', got {stored.shape}"
+                )
             arr[:] = stored
         elif self.default_init is not None:
             self.default_init(name, arr)

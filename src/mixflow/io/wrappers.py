@@ -55,8 +55,8 @@ class ResizeIter(DataIter):
 class PrefetchingIter(DataIter):
     """Fetches batches of one or several iterators on a thread, `depth` ahead.
 
-    An error of an inner iterator is raised by the `next` that would have given its batch. The thread
-    ends at `close`, at `reset`, and with the object.
+    An error of an inner iterator is raised by the `next` that would have given its batch. The
+    thread ends at `close`, at `reset`, and with the object.
 
     Args:
         iters: iterator or list of iterators, whose batches are joined.

@@ -299,7 +299,12 @@ class BaseModule:
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
 
     def _train_epoch(
-        self, train_data: DataIter, epoch: int, train_metric: Any, callbacks: Callbacks, monitor: Any
+        self,
+        train_data: DataIter,
+        epoch: int,
+        train_metric: Any,
+        callbacks: Callbacks,
+        monitor: Any,
     ) -> None:
         train_metric.reset()
         train_data.reset()

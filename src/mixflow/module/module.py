@@ -9,7 +9,6 @@ from typing import Any
 
 from .. import initializer as init
 from .. import kvstore as kvs
-from .. import ndarray as nd
 from .. import optimizer as opt
 from ..checkpoint import load_checkpoint, save_checkpoint
 from ..context import Context, cpu
@@ -155,7 +154,9 @@ class Module(BaseModule):
             return
         kept = self.get_params() if self.params_initialized else None
         data = [_description(d) for d in data_shapes]
-        labels = [_description(d) for d in label_shapes or () if _description(d).name in self._label_names]
+        labels = [
+            _description(d) for d in label_shapes or () if _description(d).name in self._label_names
+        ]
         self._check_shapes(data)
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
@@ -185,7 +186,9 @@ class Module(BaseModule):
         trained |= set(self._data_names) if inputs else set()
         return {n: (wanted[n] if training and n in trained else "null") for n in arguments}
 
-    def reshape(self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None) -> None:
+    def reshape(
+        self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None
+    ) -> None:
         """Other batch shapes with the same parameters."""
         self._require("binded")
         old = self._executors
@@ -247,7 +250,8 @@ class Module(BaseModule):
             value = given[desc]
             if tuple(value.shape) != tuple(first.shape):
                 raise ShapeError(
-                    f"[Module.init_params] expected shape {first.shape} for '{desc}', got {value.shape}"
+                    f"[Module.init_params] expected shape {first.shape} for '{desc}', "
+                    f"got {value.shape}"
                 )
             value.astype(first.dtype).copyto(first)
         elif initializer is not None and (given is None or missing):
@@ -392,7 +396,10 @@ class Module(BaseModule):
         shapes = [tuple(a.shape) for a in batch.data]
         if shapes == [d.shape for d in group.data_shapes]:
             return
-        data = [DataDesc(d.name, s, d.dtype, d.layout) for d, s in zip(group.data_shapes, shapes, strict=True)]
+        data = [
+            DataDesc(d.name, s, d.dtype, d.layout)
+            for d, s in zip(group.data_shapes, shapes, strict=True)
+        ]
         label_arrays = batch.label or []
         labels = [
             DataDesc(d.name, a.shape, d.dtype, d.layout)
@@ -423,7 +430,9 @@ class Module(BaseModule):
         """Adds the last outputs to a metric."""
         names = [d.name for d in self.label_shapes]
         by_name = dict(zip(names, labels or (), strict=False))
-        eval_metric.update_dict(by_name, dict(zip(self.output_names, self.get_outputs(), strict=True)))
+        eval_metric.update_dict(
+            by_name, dict(zip(self.output_names, self.get_outputs(), strict=True))
+        )
 
     def install_monitor(self, mon: Any) -> None:
         """Attaches a Monitor to the executors."""
