@@ -37,6 +37,7 @@ class TrainConfig:
         wd: weight decay.
         momentum: for sgd and nag.
         seed: of initial values and of the order of samples.
+        shift: training images are moved by up to so many pixels, anew each epoch.
         contexts: number of CPU contexts among which a batch is split.
         out: folder for the results.
     """
@@ -50,6 +51,7 @@ class TrainConfig:
     wd: float = 1e-4
     momentum: float = 0.9
     seed: int = 0
+    shift: int = 0
     contexts: int = 1
     out: str = "out"
 
@@ -115,7 +117,7 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
     symbol = network(config.network, len(images.classes))
     Path(config.out).mkdir(parents=True, exist_ok=True)
     _random.seed(config.seed)
-    train_iter, test_iter = _iterators(images, config.batch_size)
+    train_iter, test_iter = _iterators(images, config)
     module = Module(symbol, context=[cpu(i) for i in range(config.contexts)])
     module.bind(train_iter.provide_data, train_iter.provide_label)
     module.init_params(init.Xavier(magnitude=2.34))
@@ -137,12 +139,14 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
     return result
 
 
-def _iterators(images: datasets.ImageSet, batch_size: int) -> tuple[io.NDArrayIter, io.NDArrayIter]:
-    size = min(batch_size, len(images.train_labels))
-    return (
-        io.NDArrayIter(images.train_images, images.train_labels, size, shuffle=True),
-        io.NDArrayIter(images.test_images, images.test_labels, size),
+def _iterators(images: datasets.ImageSet, config: TrainConfig) -> tuple[io.DataIter, io.DataIter]:
+    size = min(config.batch_size, len(images.train_labels))
+    train_iter: io.DataIter = io.NDArrayIter(
+        images.train_images, images.train_labels, size, shuffle=True
     )
+    if config.shift:
+        train_iter = io.RandomShiftIter(train_iter, config.shift)
+    return train_iter, io.NDArrayIter(images.test_images, images.test_labels, size)
 
 
 def _metrics() -> metric.CompositeEvalMetric:
@@ -151,8 +155,8 @@ def _metrics() -> metric.CompositeEvalMetric:
 
 def _epoch(
     module: Module,
-    train_iter: io.NDArrayIter,
-    test_iter: io.NDArrayIter,
+    train_iter: io.DataIter,
+    test_iter: io.DataIter,
     epoch: int,
     batches: int,
     progress: Progress | None,
