@@ -289,12 +289,17 @@ class Executor:
             UnknownNameError: a name that is not bound, unless `allow_extra_params`.
             ShapeError: another shape.
         """
+        pairs = []  # everything is checked before anything is written
         for given, bound in ((arg_params, self.arg_dict), (aux_params or {}, self.aux_dict)):
             for name, array in given.items():
                 if name in bound:
-                    _copy_checked(name, array, bound[name])
+                    _check_copy(name, array, bound[name])
+                    pairs.append((array, bound[name]))
                 elif not allow_extra_params:
                     raise UnknownNameError(describe_unknown("parameter", name, list(bound)))
+        for source, target in pairs:
+            same = source.dtype == target.dtype
+            (source if same else source.astype(target.dtype)).copyto(target)
 
     def reshape(
         self, partial_shaping: bool = False, allow_up_sizing: bool = False, **kwargs: Any
@@ -351,15 +356,12 @@ class Executor:
         return "\n".join(step.label for step in self.plan().steps)
 
 
-def _copy_checked(name: str, source: NDArray, target: NDArray) -> None:
+def _check_copy(name: str, source: NDArray, target: NDArray) -> None:
     if tuple(source.shape) != tuple(target.shape):
         raise ShapeError(
             f"[copy_params_from] expected shape {tuple(target.shape)} for '{name}', "
             f"got {tuple(source.shape)}"
         )
-    if source.dtype != target.dtype:
-        source = source.astype(target.dtype)
-    source.copyto(target)
 
 
 def _resized(name: str, old: NDArray, shape: Any, allow_up_sizing: bool) -> NDArray:
