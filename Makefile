@@ -31,7 +31,7 @@ test: core
 	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
 
 prove: core
-	MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
+	MIXFLOW_FULL_COUNTS=1 MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
 
 bench: core
 	$(BIN)/python benchmarks/run.py

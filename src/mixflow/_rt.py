@@ -245,7 +245,8 @@ class Core(Protocol):
     ) -> Array:
         """An array over a contiguous NumPy array's memory, for use inside a host call.
 
-        The host call's step ends when the work on such arrays has ended.
+        The host call's step ends when the work on such arrays has ended, and fails with its first
+        error.
         """
 
     def wait_all(self) -> None: ...
@@ -279,13 +280,6 @@ class Core(Protocol):
 
 class NativeCore(Core, Protocol):
     """What the compiled core has besides."""
-
-    def borrow_numpy(self, source: np.ndarray[Any, Any]) -> Array:
-        """An array over the memory of `source`, without a copy.
-
-        A host call may make arrays of the views that it gets and work on them: its step ends when
-        that work has ended, and fails with its first error.
-        """
 
     def run_kernel(
         self,

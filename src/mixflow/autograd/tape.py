@@ -164,7 +164,7 @@ class Entry:
     @property
     def device(self) -> tuple[int, int]:
         """Where the call ran."""
-        return tuple(self.outputs[0].handle.device)  # type: ignore[return-value]
+        return tuple(self.outputs[0].handle.device)
 
     def draw_number(self, label: str) -> int:
         """The number that a random node of the call drew."""
