@@ -16,7 +16,7 @@ void copy_bytes(void* target, const void* source, size_t bytes) {
     std::memcpy(target, source, bytes);
     return;
   }
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   std::memcpy(target, source, bytes);
 }
 

@@ -80,6 +80,8 @@ class ThreadedEngine : public Engine {
 
   // All from here on: with the mutex held.
   void admit(Lock& lock, Record& record, bool exempt);
+  void wait_for_room(Lock& lock, size_t bytes);
+  void give_up(Producer& producer);
   bool fits(size_t bytes) const;
   bool low() const;
   void admit_producers();
