@@ -1,5 +1,6 @@
-"""Python code on the engine that waits: updaters, host calls and operators written in Python, that
-call `asnumpy`, push more work, nest, and meet a full queue. Nothing may deadlock or lose an error."""
+"""Python code on the engine that waits: updaters, callbacks and operators written in Python, which
+call `asnumpy`, push more work, nest and meet a full queue. Nothing may deadlock or lose an error.
+"""
 
 from __future__ import annotations
 
