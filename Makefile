@@ -3,6 +3,7 @@
 #   make test    sets up, runs the linters, the layer check and the tests
 PYTHON ?= python3
 VENV ?= .venv
+SEED ?= 0
 BIN := $(VENV)/bin
 SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc -name '*.h' -o -name '*.cpp')
 
@@ -22,7 +23,8 @@ $(VENV)/.core: $(VENV)/.ready $(SOURCES)
 core: $(VENV)/.core
 
 demo: core
-	$(BIN)/mixflow train --network lenet --data digits --epochs 30 --batch-size 64 --seed 0 --out out/demo
+	$(BIN)/mixflow train --network lenet --data digits --epochs 30 --batch-size 64 \
+		--optimizer sgd --lr 0.05 --wd 0.001 --shift 2 --seed $(SEED) --out out/demo
 
 test: core
 	$(BIN)/ruff check .
