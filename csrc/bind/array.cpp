@@ -57,6 +57,7 @@ class CopyIn final : public engine::Task {
         scope_(plan::current_scope()) {
     lane = engine::Lane{engine::LaneKind::copy_in, target_.desc.device.id};
     inline_ok = true;  // the caller waits for it anyway
+    site = current_site();
     plan::declare_write(this, target_);
     if (scope_) scope_->mark_used();
   }
@@ -78,7 +79,6 @@ void copy_from_numpy(nb::handle self, nb::handle source) {
   check(bytes.size() == array.bytes(), "[copy_from_numpy] expected ", array.bytes(), " bytes for ",
         array.desc.str(), ", got ", bytes.size());
   auto task = std::make_unique<CopyIn>(array, bytes.data(), hold(source));
-  task->site = current_site();
   push_unlocked([&] { plan::engine().push(std::move(task)); });
   wait_to_write(array);
 }
@@ -167,6 +167,11 @@ void define_properties(nb::class_<PyArray>& cls) {
       .def_prop_ro("ndim", [](PyArray& a) { return a.array.desc.shape.ndim(); })
       .def_prop_ro("nbytes", [](PyArray& a) { return a.array.bytes(); })
       .def_prop_ro("version", [](PyArray& a) { return a.array.chunk->version(); })
+      .def_prop_ro("last_write",
+                   [](PyArray& a) {
+                     const uint32_t site = a.array.chunk->write_site();
+                     return site ? site_text(site) : std::string();
+                   })
       .def_prop_ro("layout", [](PyArray& a) { return a.array.chunk->layout().id; })
       .def_prop_ro("offset_bytes", [](PyArray& a) { return a.array.offset; })
       .def_prop_rw("autograd", get_autograd, set_autograd, nb::for_setter(nb::arg().none()));

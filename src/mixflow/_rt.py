@@ -31,6 +31,7 @@ class Array(Protocol):
     size: int
     ndim: int
     version: int  #: version of the storage: grows with each write pushed
+    last_write: str  #: 'file.py:12' of the line that pushed the last write, '' if not known
     autograd: Any  #: slot for the tape (None at first); a Python object that only this handle holds
 
     def view(self, offset: int, shape: Sequence[int], dtype_code: int | None = None) -> Array:

@@ -36,6 +36,7 @@ class _Program:
 
 
 _programs: dict[Any, _Program] = {}
+_LIMIT = 512
 
 
 def tape_of(heads: Sequence[NDArray]) -> list[Entry]:
@@ -191,6 +192,8 @@ class Backward:
         gathered = self._gather(entries, present)
         if program is None:
             program = self._compile(entries, start, present)
+            while len(_programs) >= _LIMIT:  # programs whose tapes never repeat must not pile up
+                del _programs[next(iter(_programs))]
             _programs[key] = program
         self._check_versions(entries, program)
         outs = self._targets(program, gathered)

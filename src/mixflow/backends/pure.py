@@ -313,7 +313,7 @@ def push(
         except Exception as error:
             failed = TaskError(state.describe(name, error))
     for chunk in written:
-        chunk.version += 1
+        chunk.wrote()
         chunk.error = failed
     state.trace(name, lane, began, [r._chunk for r in reads], written, carried, failed)
 
