@@ -83,6 +83,16 @@ void copy_from_numpy(nb::handle self, nb::handle source) {
   wait_to_write(array);
 }
 
+// Between any two devices of the host; never waits.
+void copy_array(nb::handle source, nb::handle target) {
+  const plan::Array& from = to_array(source, "copy").array;
+  const plan::Array& to = to_array(target, "copy").array;
+  check(from.desc.dtype == to.desc.dtype && from.desc.shape == to.desc.shape, "[copy] expected ",
+        to.desc.str(), ", got ", from.desc.str());
+  const uint32_t site = current_site();
+  push_unlocked([&] { plan::push_copy(from, to, site); });
+}
+
 nb::object from_numpy(nb::handle source, nb::handle device) {
   nb::object plain = nb::borrow(source);
   if (!nb::cast<bool>(plain.attr("flags")["C_CONTIGUOUS"])) plain = plain.attr("copy")("C");
@@ -209,6 +219,7 @@ void bind_array(nb::module_& m) {
   m.def("shared_empty", shared_empty, nb::arg("name"), nb::arg("shape"), nb::arg("dtype_code"),
         nb::arg("create"));
   m.def("fresh_handle", fresh_handle, nb::arg("array"));
+  m.def("copy_array", copy_array, nb::arg("source"), nb::arg("target"));
 }
 
 }  // namespace mixflow::bind

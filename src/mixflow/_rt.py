@@ -241,6 +241,9 @@ class Core(Protocol):
     def fresh_handle(self, array: Array) -> Array:
         """A handle with a fresh tag over the same memory, for use inside a callback."""
 
+    def copy_array(self, source: Array, target: Array) -> None:
+        """Copies between arrays of one type, on any devices of the host, as a native task."""
+
     def borrow_numpy(
         self, source: np.ndarray[Any, Any], device: tuple[int, int] | None = None
     ) -> Array:

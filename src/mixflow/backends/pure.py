@@ -325,6 +325,16 @@ def fresh_handle(array: Any) -> Any:
     return state.wrap(chunk, array._offset, array._np.shape, array._np.dtype, type(array))
 
 
+def copy_array(source: Any, target: Any) -> None:
+    """See `_rt.Core`."""
+    if source._np.shape != target._np.shape or source._np.dtype != target._np.dtype:
+        raise MXNetError(
+            f"[copy] expected {target._np.dtype.name}{list(target._np.shape)}, got "
+            f"{source._np.dtype.name}{list(source._np.shape)}"
+        )
+    target._take(source)
+
+
 def wait_all() -> None:
     """Raises the oldest error that no wait has raised."""
     state.raise_oldest()
