@@ -307,6 +307,23 @@ def test_another_batch_size_on_the_fly():
     assert module.get_outputs()[0].shape == (5, 3)
 
 
+def test_executors_of_earlier_shapes_are_kept():
+    module = ready(network(norm=True))
+    module.init_optimizer(optimizer_params={"learning_rate": 0.1, "momentum": 0.9})
+    twin = ready(network(norm=True))
+    twin.init_optimizer(optimizer_params={"learning_rate": 0.1, "momentum": 0.9})
+    groups = []
+    for size in (8, 3, 8, 3, 5, 8):
+        batch = mx.io.DataBatch([nd.array(DATA[:size])], [nd.array(LABEL[:size])])
+        for m in (module, twin):
+            m.forward_backward(batch)
+            m.update()
+        groups.append(module._group)
+        twin._groups.clear()  # always binds anew
+    assert groups[0] is groups[2] is groups[5] and groups[1] is groups[3]
+    assert_same(values(module), values(twin))
+
+
 def test_shared_module_uses_the_same_memory():
     first = ready()
     second = mx.mod.Module(network())

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import initializer as init
 from .. import kvstore as kvs
 from .. import optimizer as opt
@@ -22,6 +24,8 @@ from .base_module import BaseModule
 from .executor_group import ExecutorGroup
 
 Params = dict[str, NDArray]
+#: Batch shapes whose executors a module keeps.
+_KEPT_GROUPS = 8
 
 
 class Module(BaseModule):
@@ -67,6 +71,7 @@ class Module(BaseModule):
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
         self._group: ExecutorGroup | None = None
+        self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
         self._updater: opt.Updater | None = None
         self._kvstore: Any = None
@@ -163,6 +168,7 @@ class Module(BaseModule):
         self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, requests, shared)
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
+        self._groups = {_shape_key(data, labels): self._group}
         self._fused = None
         if shared_module is not None and shared_module.params_initialized:
             self.params_initialized = True
@@ -195,9 +201,14 @@ class Module(BaseModule):
         data = [_description(d) for d in data_shapes]
         labels = [_description(d) for d in label_shapes or ()]
         labels = [d for d in labels if d.name in self._label_names] or old.label_shapes
-        self._check_fit(data, labels)
-        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
-        self._fused = None
+        key = _shape_key(data, labels)
+        found = self._groups.pop(key, None)
+        if found is None:
+            self._check_fit(data, labels)
+            found = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
+            while len(self._groups) >= _KEPT_GROUPS:
+                del self._groups[next(iter(self._groups))]
+        self._groups[key] = self._group = found
 
     def _check_fit(self, data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> None:
         """Other batch shapes must leave the shapes of the parameters as they are."""
@@ -518,6 +529,10 @@ class Module(BaseModule):
         if load_optimizer_states:
             made._preload_states = f"{prefix}-{epoch:04d}.states"
         return made
+
+
+def _shape_key(data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Any:
+    return tuple((d.name, tuple(d.shape), np.dtype(d.dtype), d.layout) for d in (*data, *labels))
 
 
 def _description(desc: Any) -> DataDesc:
