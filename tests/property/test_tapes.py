@@ -1,6 +1,7 @@
 """Random tapes over several contexts, with functions and custom operators, against differences."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -90,3 +91,21 @@ def test_random_tape(seed):
                 sides.append(program(seed, arrays(moved)).asscalar())
             wanted = (sides[0] - sides[1]) / 2e-6
             np.testing.assert_allclose(x.grad.asnumpy()[at], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_threads_record_tapes_of_their_own():
+    failures = []
+
+    def work(first):
+        try:
+            for seed in range(first, first + 8):
+                test_random_tape(seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(5000 + 100 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
