@@ -4,6 +4,7 @@
 // callback that never ends must not keep the process alive, so draining has a deadline. Daemon
 // threads go on to the last moment: see Unlocked.
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "bind/modules.h"
@@ -49,8 +50,8 @@ void close() {
 }
 
 void before_fork() {
-  Unlocked unlocked;
-  plan::engine().before_fork();
+  auto unlocked = std::make_unique<Unlocked>();
+  plan::engine().before_fork([&] { unlocked.reset(); });
 }
 
 }  // namespace

@@ -162,7 +162,10 @@ class Engine {
   // Drains, joins every thread and refuses later pushes. Idempotent.
   virtual void close() = 0;
   // Around a fork: drains and joins; threads start again on the next push, in both processes.
-  virtual void before_fork() = 0;
+  // `drained` is called, without any lock, when nothing runs any more and pushes wait; then the
+  // engine's mutex is held over the fork. Bind/ takes the GIL in it: whoever waited for the GIL
+  // while holding the mutex would wait for a thread that has the GIL and wants the mutex.
+  virtual void before_fork(const std::function<void()>& drained = [] {}) = 0;
   virtual void after_fork() = 0;
 
   virtual void start_trace() = 0;

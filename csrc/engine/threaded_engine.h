@@ -37,7 +37,7 @@ class ThreadedEngine : public Engine {
   bool idle(const TagRef& tag) const override;
 
   void close() override;
-  void before_fork() override;
+  void before_fork(const std::function<void()>& drained) override;
   void after_fork() override;
 
   void start_trace() override;
@@ -130,8 +130,9 @@ class ThreadedEngine : public Engine {
   UnraisedFailures unraised_;
   TraceRecorder trace_;
   bool closed_ = false;
-  bool forking_ = false;  // user threads wait in push until the fork is over
-  Lock fork_lock_;        // held over the fork, so that the child finds everything at rest
+  // User threads wait in push until the fork is over. Written under both locks.
+  bool forking_ = false;
+  Lock fork_lock_;  // held over the fork, so that the child finds everything at rest
   pid_t forker_ = 0;
 };
 
