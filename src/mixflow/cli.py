@@ -78,6 +78,8 @@ def _show_history(result: train.TrainResult) -> None:
     )
     for kind, path in result.files.items():
         print(f"  {kind}: {path}")
+    if "history" not in result.files:
+        print("  no pictures: matplotlib is not installed; pip install 'mixflow[viz]'")
 
 
 def _predict(args: argparse.Namespace) -> None:
