@@ -75,7 +75,8 @@ def run_fresh(count: int) -> list[str]:
 
 def run_interrupted_imports(count: int) -> list[str]:
     """Ctrl-C at a random moment from the first instruction to the first result."""
-    code = "import mixflow as mx; a = mx.nd.ones((4,)) + 1; a.asnumpy()"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "import mixflow as mx; a = mx.nd.ones((4,)) + 1; a.asnumpy()"
     wrong = []
     for seed in range(count):
         process = start(code=code)
