@@ -2,6 +2,7 @@
 #include "bind/modules.h"
 #include "bind/waits.h"
 #include "kernels/kernel.h"
+#include "kernels/tuner.h"
 
 namespace mixflow::bind {
 namespace {
@@ -103,6 +104,9 @@ void bind_kernels(nb::module_& m) {
         nb::arg("outputs"), nb::arg("threads") = 0);
   m.def("run_kernel", run_kernel, nb::arg("kernel"), nb::arg("ins"), nb::arg("outs"),
         nb::arg("seed") = 0, nb::arg("draw") = 0);
+  m.def("set_deterministic", kernels::set_deterministic, nb::arg("on"));
+  m.def("set_tuning_path", kernels::set_tuning_path, nb::arg("path"));
+  m.def("tuning_path", [] { return kernels::tuner()->path(); });
   m.def("kernel_registry", [] { return nb::capsule(&kernels::registry(), kRegistryName); });
   kernels::register_plain_kernels(kernels::registry());
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _rt
+from .. import _rt, config
 from .. import dtype as dtypes
 from ..ir import Desc, Operator
 from . import onednn_loader
@@ -80,7 +80,10 @@ class NativeBackend:
         if op.host is not None:
             return op.host(params, inputs, outputs)
         threads = threads or _rt.core.threads()
-        key = _signature(op, params, inputs, outputs, threads)
+        key = (
+            _signature(op, params, inputs, outputs, threads),
+            config.current().deterministic,
+        )
         kernel = self._cache.get(key)
         if kernel is None:
             kernel = _rt.core.prepare(op.name, attributes(params), inputs, outputs, threads)
