@@ -39,7 +39,9 @@ def interpreter(rival: str) -> str:
     if not (folder / ".ready").exists():
         print(f"setting up {folder} ({', '.join(ENVIRONMENTS[rival])})", flush=True)
         subprocess.run(["python3.11", "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *ENVIRONMENTS[rival]], check=True)
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "-q", *ENVIRONMENTS[rival]], check=True
+        )
         (folder / ".ready").touch()
     return str(python)
 
@@ -90,8 +92,11 @@ def facts(threads: int) -> dict:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
     model = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines()
-         if x.startswith("model name")),
+        (
+            x.split(":")[1].strip()
+            for x in Path("/proc/cpuinfo").read_text().splitlines()
+            if x.startswith("model name")
+        ),
         platform.processor(),
     )
     return {
@@ -140,7 +145,11 @@ def table(rows: list[dict]) -> str:
     """Markdown: medians, and how many times faster ours is."""
     rivals = sorted({r["rival"] for r in rows}, key=lambda r: r != "ours")
     lines = [
-        "| case | " + " | ".join(rivals) + " | " + " | ".join(f"{r} / ours" for r in rivals[1:]) + " |",
+        "| case | "
+        + " | ".join(rivals)
+        + " | "
+        + " | ".join(f"{r} / ours" for r in rivals[1:])
+        + " |",
         "| --- |" + " ---: |" * (2 * len(rivals) - 1),
     ]
     for case in dict.fromkeys(r["case"] for r in rows):

@@ -24,7 +24,11 @@ def main() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
-    print(json.dumps({"cases": list(module.CASES), "version": module.VERSION}), file=answers, flush=True)
+    print(
+        json.dumps({"cases": list(module.CASES), "version": module.VERSION}),
+        file=answers,
+        flush=True,
+    )
     ready = {}
     for line in sys.stdin:
         case = line.strip()

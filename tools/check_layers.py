@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "mixflow"
 #: From the bottom up; a module may import from its own line and from lines above it.
 LAYERS: list[list[str]] = [
     ["errors"],
-    ["extras"],
+    ["extras", "files"],
     ["config"],
     ["dtype"],
-    ["context", "name", "attribute"],
     ["ir"],
     ["_rt"],
+    ["context", "name", "attribute"],
     ["ops"],
     ["passes"],
     ["backends"],
@@ -33,6 +33,7 @@ LAYERS: list[list[str]] = [
     ["random"],
     ["symbol"],
     ["executor"],
+    ["binding"],
     ["autograd", "operator"],
     ["lr_scheduler", "initializer", "metric"],
     ["optimizer"],
@@ -154,7 +155,7 @@ def check_imports(modules: dict[str, Module]) -> list[str]:
 
 
 def cycles(edges: dict[str, set[str]]) -> list[str]:
-    """One line per import cycle (Tarjan's strongly connected components, iterative by recursion)."""
+    """One line per import cycle: strongly connected components, by Tarjan's algorithm."""
     sys.setrecursionlimit(10_000)
     index: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -214,7 +215,9 @@ def check_sizes(modules: dict[str, Module]) -> tuple[list[str], str]:
         for number, line in enumerate(lines, 1):
             if len(line) > MAX_COLUMNS:
                 problems.append(f"{module.path}:{number}: {len(line)} columns")
-        lengths += [(body_lines(n), f"{module.path}:{n.lineno} {name}") for name, n in functions(module)]
+        lengths += [
+            (body_lines(n), f"{module.path}:{n.lineno} {name}") for name, n in functions(module)
+        ]
     lengths.sort(reverse=True)
     short = sum(1 for length, _ in lengths if length <= MAX_FUNCTION_LINES)
     share = short / max(1, len(lengths))
@@ -239,7 +242,9 @@ def undocumented(modules: dict[str, Module]) -> list[str]:
                 isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) for s in child.body
             )
             if ast.get_docstring(child) is None and not stub and not is_overload(child):
-                problems.append(f"{module.path}:{child.lineno}: {prefix}{child.name} has no docstring")
+                problems.append(
+                    f"{module.path}:{child.lineno}: {prefix}{child.name} has no docstring"
+                )
             if isinstance(child, ast.ClassDef):
                 visit(module, child, child.name + ".")
 

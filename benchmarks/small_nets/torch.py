@@ -1,4 +1,4 @@
-"""The same step on PyTorch: eager modules, fused SGD; the better of contiguous and channels_last."""
+"""The same step on PyTorch: eager, fused SGD; the better of contiguous and channels_last."""
 
 import os
 import sys
@@ -25,9 +25,16 @@ def dense(hidden):
 
 def lenet():
     return nn.Sequential(
-        nn.Conv2d(1, 20, 5), nn.Tanh(), nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5), nn.Tanh(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(800, 500), nn.Tanh(), nn.Linear(500, 10),
+        nn.Conv2d(1, 20, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(20, 50, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(800, 500),
+        nn.Tanh(),
+        nn.Linear(500, 10),
     )
 
 

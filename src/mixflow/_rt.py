@@ -31,6 +31,7 @@ class Array(Protocol):
     size: int
     ndim: int
     version: int  #: version of the storage: grows with each write pushed
+    last_write: str  #: 'file.py:12' of the line that pushed the last write, '' if not known
     autograd: Any  #: slot for the tape (None at first); a Python object that only this handle holds
 
     def view(self, offset: int, shape: Sequence[int], dtype_code: int | None = None) -> Array:
@@ -240,11 +241,17 @@ class Core(Protocol):
     def fresh_handle(self, array: Array) -> Array:
         """A handle with a fresh tag over the same memory, for use inside a callback."""
 
+    def copy_array(self, source: Array, target: Array) -> None:
+        """Copies between arrays of one type, on any devices of the host, as a native task."""
+
     def borrow_numpy(
         self, source: np.ndarray[Any, Any], device: tuple[int, int] | None = None
     ) -> Array:
-        """An array over a contiguous NumPy array's memory, for use inside a host call: its step ends
-        when the work on such arrays has ended."""
+        """An array over a contiguous NumPy array's memory, for use inside a host call.
+
+        The host call's step ends when the work on such arrays has ended, and fails with its first
+        error.
+        """
 
     def wait_all(self) -> None: ...
     def set_engine(self, kind: str) -> None:
@@ -280,13 +287,6 @@ class Core(Protocol):
 
 class NativeCore(Core, Protocol):
     """What the compiled core has besides."""
-
-    def borrow_numpy(self, source: np.ndarray[Any, Any]) -> Array:
-        """An array over the memory of `source`, without a copy.
-
-        A host call may make arrays of the views that it gets and work on them: its step ends when
-        that work has ended, and fails with its first error.
-        """
 
     def run_kernel(
         self,

@@ -55,7 +55,9 @@ def log_train_metric(period: int, auto_reset: bool = False) -> Callable[[BatchEn
     def log(param: BatchEndParam) -> None:
         if param.nbatch % period == 0 and param.eval_metric is not None:
             for name, value in param.eval_metric.get_name_value():
-                logging.info("Iter[%d] Batch[%d] Train-%s=%f", param.epoch, param.nbatch, name, value)
+                logging.info(
+                    "Iter[%d] Batch[%d] Train-%s=%f", param.epoch, param.nbatch, name, value
+                )
             if auto_reset:
                 param.eval_metric.reset_local()
 
@@ -94,7 +96,9 @@ class Speedometer:
             shown = "".join(f"\t{name}={value:f}" for name, value in pairs)
             if self.auto_reset:
                 param.eval_metric.reset_local()
-        logging.info("Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec%s", param.epoch, count, speed, shown)
+        logging.info(
+            "Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec%s", param.epoch, count, speed, shown
+        )
         self._since, self._last = time.monotonic(), count
 
 

@@ -55,7 +55,9 @@ def load_params(prefix: str, epoch: int) -> tuple[Params, Params]:
     for key, value in loaded.items():
         kind, _, name = key.partition(":")
         if kind not in ("arg", "aux") or not name:
-            raise FormatError(f"[checkpoint] expected 'arg:' or 'aux:' names in {path}, got '{key}'")
+            raise FormatError(
+                f"[checkpoint] expected 'arg:' or 'aux:' names in {path}, got '{key}'"
+            )
         (arg_params if kind == "arg" else aux_params)[name] = value
     return arg_params, aux_params
 

@@ -6,10 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from . import datasets, extras, train, visualization
+from . import datasets, extras, models, train, visualization
 from .checkpoint import load_checkpoint
 from .errors import MixflowError
 from .files import write_atomically
@@ -39,6 +38,7 @@ def _train(args: argparse.Namespace) -> None:
         wd=args.wd,
         momentum=args.momentum,
         seed=args.seed,
+        shift=args.shift,
         contexts=args.contexts,
         out=args.out,
     )
@@ -93,8 +93,12 @@ def _predict(args: argparse.Namespace) -> None:
     classes = scores.argmax(axis=1)
     right = int((classes == images.test_labels).sum())
     rows = [
-        (i, images.classes[classes[i]], images.classes[int(images.test_labels[i])],
-         f"{100 * scores[i].max():.1f}")
+        (
+            i,
+            images.classes[classes[i]],
+            images.classes[int(images.test_labels[i])],
+            f"{100 * scores[i].max():.1f}",
+        )
         for i in range(min(args.show, len(classes)))
     ]
     _table(f"first {len(rows)} test images of {args.data}", ("image", "class", "label", "%"), rows)
@@ -108,7 +112,9 @@ def _predict(args: argparse.Namespace) -> None:
 def _summary(args: argparse.Namespace) -> None:
     """``mixflow summary``: layers, parameters, planned memory."""
     symbol = train.network(args.network, args.classes)
-    shapes = {"data": (args.batch_size, *args.image_shape)}
+    sample = models.DEFAULT_SHAPES[args.network] if args.image_shape is None else args.image_shape
+    train.check_sample(args.network, symbol, sample)
+    shapes = models.input_shapes(args.network, args.batch_size, sample)
     rows = visualization.layer_table(symbol, shapes)
     _table(
         f"{args.network}, batch {args.batch_size}",
@@ -117,7 +123,15 @@ def _summary(args: argparse.Namespace) -> None:
     )
     print(f"parameters: {sum(r['params'] for r in rows):,}")
     reports = [symbol.memory_report(for_training=flag, **shapes) for flag in (True, False)]
-    strategies = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")
+    strategies = (
+        "none",
+        "inplace",
+        "coshare",
+        "both",
+        "arena",
+        "lower_bound",
+        "lower_bound_unfused",
+    )
     _table(
         "planned memory of internal arrays, bytes",
         ("strategy", "training", "prediction"),
@@ -135,8 +149,10 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
 
     one = commands.add_parser("train", help="train a network and leave figures, pictures, files")
-    one.add_argument("--network", default="lenet", help="lenet, mlp or softmax")
-    one.add_argument("--data", default="digits", help="digits, fashion-mnist or a folder of idx files")
+    one.add_argument("--network", default="lenet", help="e.g. lenet, mlp, resnet-20-cifar")
+    one.add_argument(
+        "--data", default="digits", help="digits, fashion-mnist or a folder of idx files"
+    )
     one.add_argument("--epochs", type=int, default=10)
     one.add_argument("--batch-size", type=int, default=64)
     one.add_argument("--optimizer", default="sgd", help="sgd, nag, adam, rmsprop, adagrad, ...")
@@ -144,6 +160,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--wd", type=float, default=1e-4, help="weight decay")
     one.add_argument("--momentum", type=float, default=0.9)
     one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--shift", type=int, default=0, help="move training images by up to N pixels")
     one.add_argument("--contexts", type=int, default=1, help="CPU contexts that share each batch")
     one.add_argument("--out", default="out/train", help="folder for the results")
     one.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -161,8 +178,10 @@ def parser() -> argparse.ArgumentParser:
     three = commands.add_parser("summary", help="layers, parameters, planned memory")
     three.add_argument("--network", default="lenet")
     three.add_argument("--batch-size", type=int, default=64)
-    three.add_argument("--classes", type=int, default=10)
-    three.add_argument("--image-shape", type=_shape, default=(1, 28, 28), help="e.g. 1x28x28")
+    three.add_argument("--classes", type=int, default=None, help="default: those of its paper")
+    three.add_argument(
+        "--image-shape", type=_shape, default=None, help="e.g. 1x28x28; default: that of its paper"
+    )
     three.set_defaults(run=_summary)
     return top
 

@@ -62,7 +62,8 @@ def enlarge(images: Array, size: int) -> Array:
         (N, size, size) float32.
     """
     rows, columns = (_weights(n, size) for n in images.shape[1:3])
-    return np.einsum("sh,nhw,tw->nst", rows, images, columns, optimize=True).astype(np.float32)
+    large = np.einsum("sh,nhw,tw->nst", rows, images, columns, optimize=True)
+    return np.asarray(large, np.float32)
 
 
 def _weights(source: int, target: int) -> Array:
@@ -112,7 +113,9 @@ def fashion_mnist() -> ImageSet:
     Raises:
         MixflowError: not found and no network; the text says how to get it.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mixflow" / "fashion-mnist"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mixflow" / "fashion-mnist"
+    )
     for place in (*_FASHION_PLACES, cache):
         if all((Path(place) / f"{f}.gz").exists() for f in _FILES.values()):
             return from_folder(place, "fashion-mnist")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from .errors import ParamError
 
@@ -115,7 +116,7 @@ class MultiFactorScheduler(LRScheduler):
         warmup_mode: str = "linear",
     ) -> None:
         super().__init__(base_lr, warmup_steps, warmup_begin_lr, warmup_mode)
-        increasing = all(a < b for a, b in zip(step, step[1:], strict=False))
+        increasing = all(a < b for a, b in pairwise(step))
         if not step or step[0] < 1 or not increasing or factor > 1.0:
             raise ParamError(
                 "[MultiFactorScheduler] expected increasing steps >= 1 and factor <= 1, got "
@@ -149,10 +150,9 @@ class _Annealed(LRScheduler):
 
     def decayed(self, num_update: int) -> float:
         """Learning rate at update `num_update`; constant after `max_update`."""
-        if num_update <= self.max_update:
-            share = (num_update - self.warmup_steps) / self.max_steps
-            span = self.base_lr_orig - self.final_lr
-            self.base_lr = self.final_lr + span * self.curve(share)
+        share = (min(num_update, self.max_update) - self.warmup_steps) / self.max_steps
+        span = self.base_lr_orig - self.final_lr
+        self.base_lr = self.final_lr + span * self.curve(share)
         return self.base_lr
 
     def curve(self, share: float) -> float:

@@ -16,7 +16,7 @@ from . import initializer as init
 from . import random as _random
 from .checkpoint import save_checkpoint
 from .context import cpu
-from .errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from .errors import MixflowError, ParamError, ShapeError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .lr_scheduler import CosineScheduler
 from .module import Module
@@ -37,6 +37,7 @@ class TrainConfig:
         wd: weight decay.
         momentum: for sgd and nag.
         seed: of initial values and of the order of samples.
+        shift: training images are moved by up to so many pixels, anew each epoch.
         contexts: number of CPU contexts among which a batch is split.
         out: folder for the results.
     """
@@ -50,6 +51,7 @@ class TrainConfig:
     wd: float = 1e-4
     momentum: float = 0.9
     seed: int = 0
+    shift: int = 0
     contexts: int = 1
     out: str = "out"
 
@@ -69,15 +71,44 @@ class TrainResult:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def network(name: str, num_classes: int) -> Any:
+def network(name: str, num_classes: int | None = None) -> Any:
     """The symbol of a named network.
+
+    Args:
+        name: in `models.NETWORKS`.
+        num_classes: size of the output; None = that of its paper.
 
     Raises:
         UnknownNameError: no such network.
     """
     if name not in models.NETWORKS:
         raise UnknownNameError(describe_unknown("network", name, list(models.NETWORKS)))
-    return models.NETWORKS[name](num_classes)
+    make = models.NETWORKS[name]
+    return make() if num_classes is None else make(num_classes)
+
+
+def check_sample(name: str, symbol: Any, sample: tuple[int, ...]) -> None:
+    """Checks that a named network can take samples of a shape.
+
+    Args:
+        name: in `models.NETWORKS`.
+        symbol: its symbol.
+        sample: shape of one sample of ``data``.
+
+    Raises:
+        ShapeError: some layer cannot; the text names it and the shape the network is made for.
+    """
+    cause: Exception | str = "the shapes of some layers stay open"
+    try:
+        if symbol.infer_shape(**models.input_shapes(name, 1, sample))[1] is not None:
+            return
+    except ShapeError as error:
+        cause = error
+    expected, got = ("x".join(map(str, s)) for s in (models.DEFAULT_SHAPES[name], sample))
+    raise ShapeError(
+        f"[network] expected samples that suit '{name}', which is made for {expected}, got {got}; "
+        f"choose another network or other data ({cause})"
+    )
 
 
 def optimizer_params(config: TrainConfig, steps: int) -> dict[str, Any]:
@@ -113,9 +144,10 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
         )
     images = datasets.load(config.data)
     symbol = network(config.network, len(images.classes))
+    check_sample(config.network, symbol, images.train_images.shape[1:])
     Path(config.out).mkdir(parents=True, exist_ok=True)
     _random.seed(config.seed)
-    train_iter, test_iter = _iterators(images, config.batch_size)
+    train_iter, test_iter = _iterators(images, config)
     module = Module(symbol, context=[cpu(i) for i in range(config.contexts)])
     module.bind(train_iter.provide_data, train_iter.provide_label)
     module.init_params(init.Xavier(magnitude=2.34))
@@ -137,12 +169,14 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
     return result
 
 
-def _iterators(images: datasets.ImageSet, batch_size: int) -> tuple[io.NDArrayIter, io.NDArrayIter]:
-    size = min(batch_size, len(images.train_labels))
-    return (
-        io.NDArrayIter(images.train_images, images.train_labels, size, shuffle=True),
-        io.NDArrayIter(images.test_images, images.test_labels, size),
+def _iterators(images: datasets.ImageSet, config: TrainConfig) -> tuple[io.DataIter, io.DataIter]:
+    size = min(config.batch_size, len(images.train_labels))
+    train_iter: io.DataIter = io.NDArrayIter(
+        images.train_images, images.train_labels, size, shuffle=True
     )
+    if config.shift:
+        train_iter = io.RandomShiftIter(train_iter, config.shift)
+    return train_iter, io.NDArrayIter(images.test_images, images.test_labels, size)
 
 
 def _metrics() -> metric.CompositeEvalMetric:
@@ -151,8 +185,8 @@ def _metrics() -> metric.CompositeEvalMetric:
 
 def _epoch(
     module: Module,
-    train_iter: io.NDArrayIter,
-    test_iter: io.NDArrayIter,
+    train_iter: io.DataIter,
+    test_iter: io.DataIter,
     epoch: int,
     batches: int,
     progress: Progress | None,

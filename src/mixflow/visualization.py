@@ -31,6 +31,8 @@ _SHOWN = ("kernel", "stride", "num_filter", "num_hidden", "act_type", "pool_type
 def layer_table(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, Any]]:
     """One row per operator node: name, op, output shape, parameters, names of its inputs.
 
+    A parameter that several nodes share counts at the first.
+
     Args:
         symbol: network.
         shapes: shapes of its inputs.
@@ -44,23 +46,27 @@ def layer_table(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> list[d
         raise ShapeError(f"[summary] expected shapes that fix every node, got {dict(shapes)}")
     by_output = dict(zip(internals.list_outputs(), out_shapes, strict=True))
     given = set(shapes)
+    counted: set[str] = set()
     rows = []
-    for value in internals.values:
+    for value in internals.heads:
         node = value.node
         if node.op is None or value.index:
             continue
         parents = [v.node for v in node.inputs]
-        own = [p.name for p in parents if p.op is None and p.name not in given]
+        labels = set(node.op.nondiff)
+        named = zip(node.op.input_names(dict(node.params)), parents, strict=False)
+        own = [p.name for k, p in named if p.op is None and p.name not in given and k not in labels]
         rows.append(
             {
                 "name": node.name,
                 "op": node.op.name,
                 "shape": by_output[_output_name(node, by_output)],
-                "params": sum(_size(by_output[n]) for n in own if n in by_output),
+                "params": sum(_size(by_output[n]) for n in own if n in by_output.keys() - counted),
                 "inputs": [p.name for p in parents if p.op is not None or p.name in given],
                 "settings": {k: v for k, v in node.params.items() if k in _SHOWN and v},
             }
         )
+        counted.update(own)
     return rows
 
 
@@ -137,10 +143,11 @@ def plot_network(
     """
     graphviz = extras.load("graphviz", "plot_network")
     style = {"shape": "box", "style": "rounded,filled", "fontname": "sans", "width": "2"}
-    drawing = graphviz.Digraph(name=title, format=save_format, node_attr={**style, **(node_attrs or {})})
+    style |= node_attrs or {}
+    drawing = graphviz.Digraph(name=title, format=save_format, node_attr=style)
     shapes = {r["name"]: r["shape"] for r in layer_table(symbol, shape)} if shape else {}
     shapes.update(shape or {})
-    nodes = symbol.get_internals().nodes
+    nodes = symbol.nodes()
     weights = {v.node.name for n in nodes for v in n.inputs[1:] if v.node.op is None}
     hidden = {w for w in weights if hide_weights and w not in (shape or {})}
     for node in nodes:
@@ -212,7 +219,8 @@ def _draw_boxes(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(5, 0.7 * len(rows) + 0.5))
     for number, row in enumerate(rows):
         settings = "  ".join(f"{k}={v}" for k, v in row["settings"].items())
-        text = f"{row['name']}  ({row['op']})\n{'x'.join(str(d) for d in row['shape'][1:])}  {settings}"
+        shape = "x".join(str(d) for d in row["shape"][1:])
+        text = f"{row['name']}  ({row['op']})\n{shape}  {settings}"
         box = {"boxstyle": "round", "facecolor": _COLOURS.get(str(row["op"]), "#8dd3c7")}
         axes.text(0.5, -number, text, ha="center", va="center", fontsize=9, bbox=box)
         if number:

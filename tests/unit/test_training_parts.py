@@ -175,7 +175,9 @@ class TestOptimizers:
         extra = {"centered": True} if name == "rmsprop" else {}
         results = []
         for fused in (False, True):
-            updater = mx.optimizer.get_updater(mx.optimizer.create(name, learning_rate=0.1, **extra))
+            updater = mx.optimizer.get_updater(
+                mx.optimizer.create(name, learning_rate=0.1, **extra)
+            )
             weight, grad = mx.nd.ones((5,)), mx.nd.array([1, -2, 3, 0, 0.5])
             run = mx.optimizer.FusedUpdate(updater, [0], [weight], [grad])
             for _ in range(4):
@@ -275,8 +277,10 @@ class TestIterators:
             assert values == [[0, 1], [2, 3], [4, 5]]
             fetched.reset()
         fetched.close()
-        assert not any(t.name.startswith("Thread-") and t.is_alive() and t is fetched._thread
-                       for t in threading.enumerate())
+        assert not any(
+            t.name.startswith("Thread-") and t.is_alive() and t is fetched._thread
+            for t in threading.enumerate()
+        )
 
     def test_prefetch_passes_errors_on(self):
         class Broken(mx.io.DataIter):

@@ -1,6 +1,7 @@
 """Data iterators (``mx.io``)."""
 
 from .arrays import MNISTIter, NDArrayIter, read_idx
+from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
 from .wrappers import PrefetchingIter, ResizeIter
 
@@ -11,6 +12,8 @@ __all__ = [
     "MNISTIter",
     "NDArrayIter",
     "PrefetchingIter",
+    "RandomShiftIter",
     "ResizeIter",
     "read_idx",
+    "shift_images",
 ]

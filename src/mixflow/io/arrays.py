@@ -98,7 +98,9 @@ class NDArrayIter(DataIter):
                     f"[NDArrayIter] expected {self.num_data} samples in '{name}', got "
                     f"{array.shape[0]}"
                 )
-        if self.num_data == 0 or (last_batch_handle == "discard" and self.num_data < self.batch_size):
+        if self.num_data == 0 or (
+            last_batch_handle == "discard" and self.num_data < self.batch_size
+        ):
             raise ShapeError(
                 f"[NDArrayIter] expected at least one batch of {self.batch_size}, got "
                 f"{self.num_data} samples"
@@ -201,7 +203,9 @@ def read_idx(path: str | Path) -> Array:
         except (EOFError, OSError) as error:
             raise FormatError(f"[idx] expected a whole gzip file at {path}, got {error}") from None
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or not 1 <= raw[3] <= 4:
-        raise FormatError(f"[idx] expected an idx file of unsigned bytes at {path}, got {raw[:4]!r}")
+        raise FormatError(
+            f"[idx] expected an idx file of unsigned bytes at {path}, got {raw[:4]!r}"
+        )
     head = 4 + 4 * raw[3]
     if len(raw) < head:
         raise FormatError(f"[idx] expected a header of {head} bytes at {path}, got {len(raw)}")

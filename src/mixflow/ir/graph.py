@@ -41,7 +41,18 @@ class Node:
         kind: of a variable: 'arg', 'aux', 'scalar' (a float given at each run) or 'const'.
     """
 
-    __slots__ = ("__weakref__", "attrs", "inputs", "kind", "name", "op", "origin", "params", "subgraphs", "types")
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "inputs",
+        "kind",
+        "name",
+        "op",
+        "origin",
+        "params",
+        "subgraphs",
+        "types",
+    )
 
     def __init__(
         self,
@@ -99,7 +110,7 @@ class Value(NamedTuple):
     """Output `index` of `node`. Arithmetic builds nodes and needs known types."""
 
     node: Node
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index on purpose
 
     @property
     def type(self) -> TensorType:
@@ -137,7 +148,7 @@ class Value(NamedTuple):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __add__(self, other: Any) -> Value:  # type: ignore[override]
+    def __add__(self, other: Any) -> Value:
         return binary("add", self, other)
 
     def __radd__(self, other: Any) -> Value:
@@ -149,10 +160,10 @@ class Value(NamedTuple):
     def __rsub__(self, other: Any) -> Value:
         return binary("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Value:  # type: ignore[override]
+    def __mul__(self, other: Any) -> Value:
         return binary("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Value:  # type: ignore[override]
+    def __rmul__(self, other: Any) -> Value:
         return binary("multiply", other, self)
 
     def __truediv__(self, other: Any) -> Value:
@@ -232,7 +243,7 @@ def fresh(prefix: str) -> str:
 _origin = threading.local()
 
 
-class origin:  # noqa: N801 - used as a scope: ``with origin("conv1"):``
+class origin:
     """Scope in which emitted nodes carry the label of the user's node they belong to."""
 
     def __init__(self, label: str) -> None:
@@ -267,7 +278,9 @@ def emit_node(op: str | Operator, *inputs: Value, **params: Any) -> Node:
             raise ShapeError(f"[{operator.name}] expected inputs that fix the output, got {shown}")
     mutated = [in_types[i] for i in operator.mutated_indices(checked)]
     label = getattr(_origin, "label", "")
-    return Node(operator, fresh(operator.name), inputs, checked, types=[*out_types, *mutated], origin=label)
+    return Node(
+        operator, fresh(operator.name), inputs, checked, types=[*out_types, *mutated], origin=label
+    )
 
 
 def emit(op: str | Operator, *inputs: Value, **params: Any) -> Value:
@@ -289,9 +302,7 @@ def _is_weak(value: Value) -> bool:
         return False
     if node.op is None:
         return node.kind == "scalar"
-    return node.op.name == "full" or (
-        node.op.elementwise and all(_is_weak(v) for v in node.inputs)
-    )
+    return node.op.name == "full" or (node.op.elementwise and all(_is_weak(v) for v in node.inputs))
 
 
 def binary(op: str, a: Any, b: Any) -> Value:

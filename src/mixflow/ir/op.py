@@ -147,11 +147,8 @@ class Operator:
         unknown = [k for k in given if k not in result]
         if unknown:
             names = [p.name for p in self.params]
-            raise ParamError(
-                f"[{self.name}] expected parameters among {names}, got '{unknown[0]}'"
-            )
+            raise ParamError(f"[{self.name}] expected parameters among {names}, got '{unknown[0]}'")
         return result
-
 
     def _gathered(self, given: dict[str, Any]) -> dict[str, Any]:
         """With unknown names gathered in the parameter of kind `Keywords`, if there is one."""
@@ -233,7 +230,7 @@ def names() -> dict[str, Operator]:
 
 def signature(operator: Operator) -> inspect.Signature:
     """Python signature of the generated imperative function: tensors, parameters, out, name."""
-    kind = inspect.Parameter
+    kind: Any = inspect.Parameter
     if operator.variadic is not None:
         head = [kind("data", kind.VAR_POSITIONAL)]
         style = kind.KEYWORD_ONLY

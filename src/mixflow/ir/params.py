@@ -60,7 +60,9 @@ def _bool(value: Any) -> bool:
 def _int_tuple(value: Any) -> tuple[int | None, ...]:
     if isinstance(value, str):
         text = value.strip().replace("L", "")
-        value = ast.literal_eval(text.replace("[", "(").replace("]", ",)") if text != "[]" else "()")
+        value = ast.literal_eval(
+            text.replace("[", "(").replace("]", ",)") if text != "[]" else "()"
+        )
     if isinstance(value, (int, np.integer)):
         return (int(value),)
     return tuple(None if v is None else _int(v) for v in value)
@@ -98,7 +100,7 @@ Keywords = Kind("keywords", lambda v: tuple(sorted((str(k), str(x)) for k, x in 
 Any_ = Kind("any", lambda v: v, str)  #: not checked; must be hashable
 
 
-def Enum(*choices: str) -> Kind:  # noqa: N802 - reads as a type beside Int and Float
+def Enum(*choices: str) -> Kind:
     """One of these strings."""
 
     def convert(value: Any) -> str:
@@ -145,7 +147,8 @@ class Param:
             return self.kind.convert(value)
         except (ValueError, TypeError, SyntaxError, OverflowError, MixflowError) as error:
             raise ParamError(
-                f"[{operator}] expected '{self.name}' of type {self.kind.name}, got {value!r} ({error})"
+                f"[{operator}] expected '{self.name}' of type {self.kind.name}, got {value!r} "
+                f"({error})"
             ) from None
 
     def format(self, value: Any) -> str:

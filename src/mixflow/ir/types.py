@@ -59,7 +59,11 @@ class TensorType(NamedTuple):
         return self.size * self.dtype.itemsize
 
     def __str__(self) -> str:
-        shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape)
+        shape = (
+            "?"
+            if self.shape is None
+            else "x".join("?" if d is None else str(d) for d in self.shape)
+        )
         return f"{self.dtype.name if self.dtype is not None else '?'}[{shape}]"
 
 

@@ -1,4 +1,4 @@
-"""LeNet: two convolutions, two dense layers (LeCun et al., 1998, in the form of MXNet's example)."""
+"""LeNet: two convolutions, two dense layers (LeCun et al., 1998; form of MXNet's example)."""
 
 from __future__ import annotations
 

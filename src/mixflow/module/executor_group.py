@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .. import ndarray as nd
@@ -20,9 +21,11 @@ def split_batch(size: int, parts: int) -> list[slice]:
         ShapeError: fewer samples than parts.
     """
     if size < parts:
-        raise ShapeError(f"[Module] expected at least {parts} samples for {parts} contexts, got {size}")
+        raise ShapeError(
+            f"[Module] expected at least {parts} samples for {parts} contexts, got {size}"
+        )
     bounds = [size * i // parts for i in range(parts + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(bounds)]
 
 
 class ExecutorGroup:
@@ -87,7 +90,9 @@ class ExecutorGroup:
             raise ShapeError(f"[Module] expected arrays for {names}, got {len(arrays)}")
         for d, array in zip(descriptions, arrays, strict=True):
             if tuple(array.shape) != d.shape:
-                raise ShapeError(f"[Module] expected shape {d.shape} for '{d.name}', got {array.shape}")
+                raise ShapeError(
+                    f"[Module] expected shape {d.shape} for '{d.name}', got {array.shape}"
+                )
             for part, executor in zip(self.slices, self.executors, strict=True):
                 target = executor.arg_dict.get(d.name)
                 if target is not None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import initializer as init
 from .. import kvstore as kvs
-from .. import ndarray as nd
 from .. import optimizer as opt
 from ..checkpoint import load_checkpoint, save_checkpoint
 from ..context import Context, cpu
@@ -23,6 +24,8 @@ from .base_module import BaseModule
 from .executor_group import ExecutorGroup
 
 Params = dict[str, NDArray]
+#: Batch shapes whose executors a module keeps.
+_KEPT_GROUPS = 8
 
 
 class Module(BaseModule):
@@ -68,6 +71,7 @@ class Module(BaseModule):
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
         self._group: ExecutorGroup | None = None
+        self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
         self._updater: opt.Updater | None = None
         self._kvstore: Any = None
@@ -155,13 +159,16 @@ class Module(BaseModule):
             return
         kept = self.get_params() if self.params_initialized else None
         data = [_description(d) for d in data_shapes]
-        labels = [_description(d) for d in label_shapes or () if _description(d).name in self._label_names]
+        labels = [
+            _description(d) for d in label_shapes or () if _description(d).name in self._label_names
+        ]
         self._check_shapes(data)
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
         self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, requests, shared)
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
+        self._groups = {_shape_key(data, labels): self._group}
         self._fused = None
         if shared_module is not None and shared_module.params_initialized:
             self.params_initialized = True
@@ -185,15 +192,42 @@ class Module(BaseModule):
         trained |= set(self._data_names) if inputs else set()
         return {n: (wanted[n] if training and n in trained else "null") for n in arguments}
 
-    def reshape(self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None) -> None:
+    def reshape(
+        self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None
+    ) -> None:
         """Other batch shapes with the same parameters."""
         self._require("binded")
         old = self._executors
         data = [_description(d) for d in data_shapes]
         labels = [_description(d) for d in label_shapes or ()]
         labels = [d for d in labels if d.name in self._label_names] or old.label_shapes
-        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
-        self._fused = None
+        key = _shape_key(data, labels)
+        found = self._groups.pop(key, None)
+        if found is None:
+            self._check_fit(data, labels)
+            found = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
+            while len(self._groups) >= _KEPT_GROUPS:
+                del self._groups[next(iter(self._groups))]
+        self._groups[key] = self._group = found
+
+    def _check_fit(self, data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> None:
+        """Other batch shapes must leave the shapes of the parameters as they are."""
+        known = set(self.symbol.list_arguments())
+        given = {d.name: d.shape for d in (*data, *labels) if d.name in known}
+        args, _, auxs = self.symbol.infer_shape(**given)
+        for kind, names, shapes in (
+            ("arg", self.symbol.list_arguments(), args),
+            ("aux", self._aux_names, auxs),
+        ):
+            for name, shape in zip(names, shapes, strict=True):
+                if name not in self._param_names and kind == "arg":
+                    continue
+                bound = tuple(self._executors.arrays(kind, name)[0].shape)
+                if tuple(shape) != bound:
+                    raise ShapeError(
+                        f"[Module] expected inputs that fit '{name}' of shape {bound}, got "
+                        f"{given}, which would make it {tuple(shape)}"
+                    )
 
     # -- parameters
 
@@ -220,14 +254,18 @@ class Module(BaseModule):
             arg_params, aux_params = self._loaded
         self._check_extra(arg_params, aux_params, allow_extra)
         attributes = self.symbol.attr_dict()
-        for kind, names, given in (
-            ("arg", self._param_names, arg_params),
-            ("aux", self._aux_names, aux_params),
-        ):
-            for name in names:
-                targets = self._executors.arrays(kind, name)
-                desc = InitDesc(name, attributes.get(name), initializer)
-                self._fill(desc, targets, given, initializer, allow_missing)
+        work = [
+            (InitDesc(name, attributes.get(name), initializer), kind, given)
+            for kind, names, given in (
+                ("arg", self._param_names, arg_params),
+                ("aux", self._aux_names, aux_params),
+            )
+            for name in names
+        ]
+        for desc, kind, given in work:  # everything is checked before anything is written
+            self._check_value(desc, kind, given, initializer, allow_missing)
+        for desc, kind, given in work:
+            self._fill(desc, self._executors.arrays(kind, desc), given, initializer, allow_missing)
         self.params_initialized = True
 
     def _check_extra(self, args: Any, auxs: Any, allow_extra: bool) -> None:
@@ -239,24 +277,31 @@ class Module(BaseModule):
                 "pass allow_extra=True to ignore such names"
             )
 
-    def _fill(
-        self, desc: InitDesc, targets: list[NDArray], given: Any, initializer: Any, missing: bool
+    def _check_value(
+        self, desc: InitDesc, kind: str, given: Any, initializer: Any, missing: bool
     ) -> None:
-        first = targets[0]
+        shape = tuple(self._executors.arrays(kind, desc)[0].shape)
         if given is not None and desc in given:
-            value = given[desc]
-            if tuple(value.shape) != tuple(first.shape):
+            if tuple(given[desc].shape) != shape:
                 raise ShapeError(
-                    f"[Module.init_params] expected shape {first.shape} for '{desc}', got {value.shape}"
+                    f"[Module.init_params] expected shape {shape} for '{desc}', got "
+                    f"{tuple(given[desc].shape)}"
                 )
-            value.astype(first.dtype).copyto(first)
-        elif initializer is not None and (given is None or missing):
-            initializer(desc, first)
-        elif not missing:
+        elif not missing and (initializer is None or given is not None):
             raise ParamError(
                 f"[Module.init_params] expected a value for '{desc}', got none; pass it, or "
                 "allow_missing=True with an initializer"
             )
+
+    @staticmethod
+    def _fill(
+        desc: InitDesc, targets: list[NDArray], given: Any, initializer: Any, missing: bool
+    ) -> None:
+        first = targets[0]
+        if given is not None and desc in given:
+            given[desc].astype(first.dtype).copyto(first)
+        elif initializer is not None and (given is None or missing):
+            initializer(desc, first)
         for other in targets[1:]:
             first.copyto(other)
 
@@ -275,10 +320,10 @@ class Module(BaseModule):
             arrays = self._executors.arrays(kind, name)
             if len(arrays) == 1 or kind == "arg":
                 return arrays[0].as_in_context(home).copy()
-            total = arrays[0].as_in_context(home)
+            total: NDArray = arrays[0].as_in_context(home)
             for other in arrays[1:]:
                 total = total + other.as_in_context(home)
-            return total / len(arrays)
+            return total / len(arrays)  # type: ignore[return-value]  # methods of the core
 
         args = {n: mean("arg", n) for n in self._param_names}
         return args, {n: mean("aux", n) for n in self._aux_names}
@@ -392,7 +437,10 @@ class Module(BaseModule):
         shapes = [tuple(a.shape) for a in batch.data]
         if shapes == [d.shape for d in group.data_shapes]:
             return
-        data = [DataDesc(d.name, s, d.dtype, d.layout) for d, s in zip(group.data_shapes, shapes, strict=True)]
+        data = [
+            DataDesc(d.name, s, d.dtype, d.layout)
+            for d, s in zip(group.data_shapes, shapes, strict=True)
+        ]
         label_arrays = batch.label or []
         labels = [
             DataDesc(d.name, a.shape, d.dtype, d.layout)
@@ -423,7 +471,9 @@ class Module(BaseModule):
         """Adds the last outputs to a metric."""
         names = [d.name for d in self.label_shapes]
         by_name = dict(zip(names, labels or (), strict=False))
-        eval_metric.update_dict(by_name, dict(zip(self.output_names, self.get_outputs(), strict=True)))
+        eval_metric.update_dict(
+            by_name, dict(zip(self.output_names, self.get_outputs(), strict=True))
+        )
 
     def install_monitor(self, mon: Any) -> None:
         """Attaches a Monitor to the executors."""
@@ -479,6 +529,10 @@ class Module(BaseModule):
         if load_optimizer_states:
             made._preload_states = f"{prefix}-{epoch:04d}.states"
         return made
+
+
+def _shape_key(data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Any:
+    return tuple((d.name, tuple(d.shape), np.dtype(d.dtype), d.layout) for d in (*data, *labels))
 
 
 def _description(desc: Any) -> DataDesc:

@@ -40,7 +40,7 @@ class SGD(Optimizer):
 
 
 @register
-class ccSGD(SGD):  # noqa: N801 - MXNet's name
+class ccSGD(SGD):
     """The old name of SGD."""
 
 
@@ -51,7 +51,9 @@ class NAG(SGD):
     def update_rule(self, index: Any) -> UpdateRule:
         """sgd_update without momentum, else nag_mom_update."""
         rule = super().update_rule(index)
-        return rule if not self.momentum else UpdateRule("nag_mom_update", rule.params, rule.scalars)
+        return (
+            rule if not self.momentum else UpdateRule("nag_mom_update", rule.params, rule.scalars)
+        )
 
 
 @register
@@ -151,9 +153,9 @@ class AdaGrad(Optimizer):
         return zeros_like_state(weight)
 
     def update_rule(self, index: Any) -> UpdateRule:
-        """adagrad_update."""
+        """_sparse_adagrad_update, which is for dense arrays too."""
         params = {"epsilon": self.float_stable_eps, **self._clip()}
-        return UpdateRule("adagrad_update", params, self._common(index))
+        return UpdateRule("_sparse_adagrad_update", params, self._common(index))
 
 
 @register

@@ -134,7 +134,9 @@ class Optimizer:
 
     def _attribute_floats(self, key: str) -> dict[Any, float]:
         attributes = self._attributes
-        return {n: float(attributes[n][key]) for n in self._arguments if key in attributes.get(n, {})}
+        return {
+            n: float(attributes[n][key]) for n in self._arguments if key in attributes.get(n, {})
+        }
 
     def _multiplier(self, table: Mapping[Any, float], index: Any, attribute: str) -> float:
         if index in self.param_dict:
@@ -214,7 +216,9 @@ class Optimizer:
         call = getattr(nd, rule.op, None) or getattr(nd._internal, rule.op)
         call(weight, grad, *state_list(state), out=weight, **rule.params, **rule.scalars)
 
-    def update_multi_precision(self, index: Any, weight: NDArray, grad: NDArray, state: Any) -> None:
+    def update_multi_precision(
+        self, index: Any, weight: NDArray, grad: NDArray, state: Any
+    ) -> None:
         """Like `update`, through the float32 copy where there is one."""
         if not self._needs_master(weight):
             self.update(index, weight, grad, state)
