@@ -39,8 +39,8 @@ class RegistryImpl final : public Registry {
            Factory factory) override {
     std::unique_lock lock(mutex_);
     std::vector<Entry>& list = entries_[primitive];
-    const auto place = std::find_if(list.begin(), list.end(),
-                                    [rank](const Entry& e) { return e.rank < rank; });
+    const auto place =
+        std::find_if(list.begin(), list.end(), [rank](const Entry& e) { return e.rank < rank; });
     list.insert(place, Entry{rank, implementation, std::move(factory)});
   }
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -138,20 +137,6 @@ std::string hash_of(const std::string& text) {
   return name;
 }
 
-std::string default_path() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::string folder;
-  if (cache && *cache == '/') {
-    folder = cache;
-  } else if (home && *home == '/') {
-    folder = std::string(home) + "/.cache";
-  } else {
-    return "";
-  }
-  return folder + "/mixflow/tuning-" + hash_of(processor()) + ".json";
-}
-
 void make_folders(const std::string& path) {
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
     mkdir(path.substr(0, at).c_str(), 0755);
@@ -159,6 +144,7 @@ void make_folders(const std::string& path) {
 }
 
 std::mutex current_mutex;
+std::string folder;  // of the process's file; empty = none
 std::shared_ptr<Tuner> current;
 
 }  // namespace
@@ -211,10 +197,20 @@ std::string Tuner::choose(const std::string& key, const Request& request,
   return name;
 }
 
+// The name of the file is found on first use: reading about the processor takes a moment.
 std::shared_ptr<Tuner> tuner() {
   std::lock_guard lock(current_mutex);
-  if (!current) current = std::make_shared<Tuner>(default_path());
+  if (!current) {
+    current = std::make_shared<Tuner>(
+        folder.empty() ? "" : folder + "/tuning-" + hash_of(processor()) + ".json");
+  }
   return current;
+}
+
+void set_tuning_folder(const std::string& path) {
+  std::lock_guard lock(current_mutex);
+  folder = path;
+  current = nullptr;
 }
 
 void set_tuning_path(const std::string& path) {

@@ -42,9 +42,10 @@ class Tuner {
   std::map<std::string, std::string> choices_;
 };
 
-// The tuner of the process. Its file lies in $XDG_CACHE_HOME/mixflow (or ~/.cache/mixflow) and is
-// named after the processor.
+// The tuner of the process. Its file is named after the processor; until a folder is set, choices
+// stay in memory.
 std::shared_ptr<Tuner> tuner();
+void set_tuning_folder(const std::string& folder);
 // For tests: another file.
 void set_tuning_path(const std::string& path);
 

@@ -155,8 +155,8 @@ class ForwardKernel final : public WinogradKernel {
       from_ = plane_of(p, rule, p.filters, p.out_height, p.out_width, p.y_block, p.height, p.width);
       to_ = plane_of(p, rule, p.channels, p.height, p.width, p.x_block, p.height, p.width);
     } else {
-      from_ = plane_of(p, rule, p.channels, p.height, p.width, p.x_block, p.out_height,
-                       p.out_width);
+      from_ =
+          plane_of(p, rule, p.channels, p.height, p.width, p.x_block, p.out_height, p.out_width);
       to_ = plane_of(p, rule, p.filters, p.out_height, p.out_width, p.y_block, p.out_height,
                      p.out_width);
     }
@@ -269,9 +269,14 @@ class ForwardKernel final : public WinogradKernel {
   int64_t weight_size_, slice_;
 };
 
-// Weight gradient. Where the sums are small, each thread has sums of its own over its share of the
-// tiles, which are added in the order of the threads; where they are large, all threads work on one
-// block of tiles: on channel blocks while it is transformed, on points while it is multiplied.
+// When each thread of the weight gradient has sums of its own: where they are small, or where each
+// thread has so many tiles that adding the sums up costs little, and memory allows.
+constexpr int64_t kSmallSums = 3 << 20, kMostSums = 128 << 20;
+constexpr int64_t kManyTiles = 512;
+
+// Weight gradient. Threads with sums of their own take a share of the tiles each, and the sums are
+// added in the order of the threads. Else all threads work on one block of tiles after the other:
+// on channel blocks while it is transformed, on points while it is multiplied.
 class WeightGradKernel final : public WinogradKernel {
  public:
   WeightGradKernel(const Request& r, const Problem& p, WinogradRule rule)
@@ -312,7 +317,9 @@ class WeightGradKernel final : public WinogradKernel {
   void plan_work() {
     const int64_t channels = (x_blocks_ + y_blocks_) * isa_.lanes;
     sums_ = points_ * weights_.point_step;
-    const bool own_sums = sums_ * static_cast<int64_t>(sizeof(float)) <= (3 << 20);
+    const int64_t bytes = sums_ * static_cast<int64_t>(sizeof(float));
+    const bool own_sums =
+        bytes <= kSmallSums || (tiles_ >= threads * kManyTiles && bytes * threads <= kMostSums);
     groups_ = own_sums ? std::min<int64_t>(threads, tiles_) : 1;
     team_ = own_sums ? 1 : threads;
     rows_ = block_tiles(divide_up(tiles_, groups_), 1, channels, points_, 14);
@@ -335,9 +342,8 @@ class WeightGradKernel final : public WinogradKernel {
     y.points = x.points + points_ * x_step_;
     y.point_step = y_step_;
     transform(b, x, y);
-    parallel_for(team_, points_, 1, [&](int64_t begin, int64_t end) {
-      products(x, y, begin, end, sums, more);
-    });
+    parallel_for(team_, points_, 1,
+                 [&](int64_t begin, int64_t end) { products(x, y, begin, end, sums, more); });
   }
 
   // Blocks of channels of x come first, then those of dy.

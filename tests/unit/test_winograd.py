@@ -140,6 +140,19 @@ def test_bias_and_relu_in_the_output_transform(relu: bool) -> None:
     assert error(got, np.maximum(want, 0) if relu else want) < BOUND[4]
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS[:2])
+def test_weights_kept_between_runs(direction: str) -> None:
+    """The form that prediction keeps gives the same bits; the weight gradient has none."""
+    params, ins, shape = problem(direction, 2, 20, 10, 11, 35, (1, 1))
+    kernel = prepare(direction, params, ins, shape, 2, winograd=4)
+    assert kernel.prepared_bytes >= 36 * 20 * 35 * 4
+    arrays = [core.from_numpy(x, (1, 0)) for x in ins]
+    outs = [core.from_numpy(np.full(shape, np.nan, np.float32), (1, 0)) for _ in range(2)]
+    core.run_kernel(kernel, arrays, outs[:1])
+    core.run_kernel(kernel, arrays, outs[1:], prepared=True)
+    np.testing.assert_array_equal(outs[0].to_numpy(), outs[1].to_numpy())
+
+
 def blocked_run(
     direction: str, case: Any, orders: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -247,7 +260,11 @@ def test_tuning_without_a_place_to_write(tmp_path: Path) -> None:
 
 
 def test_tuning_path_follows_the_cache_folder(tmp_path: Path) -> None:
-    code = "import mixflow; print(mixflow._rt.load_native().tuning_path())"
+    code = (
+        "import mixflow\n"
+        "mixflow.backends.default_backend()\n"
+        "print(mixflow._rt.load_native().tuning_path())"
+    )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

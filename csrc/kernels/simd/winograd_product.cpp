@@ -6,7 +6,6 @@
 namespace mixflow::kernels::MIXFLOW_ISA {
 namespace {
 
-
 // Rows of a tile of the weight gradient: a divisor of the lanes, and enough sums in flight to hide
 // the latency of a multiplication.
 #if defined(__AVX512F__)

@@ -1,5 +1,5 @@
-// Tile transforms of Winograd's convolution, vectorised over channels. A row of tiles goes through a
-// strip in the L1 cache that holds [row][column][lane] with the padding already zero, so that the
+// Tile transforms of Winograd's convolution, vectorised over channels. A row of tiles goes through
+// a strip in the L1 cache that holds [row][column][lane] with the padding already zero, so that the
 // transforms know nothing of the order of the tensor or of its edges.
 #include "kernels/simd/transpose.h"
 #include "kernels/winograd.h"
@@ -136,10 +136,17 @@ struct Window {
 
   Window(const WinogradPlane& p, int64_t image, int64_t channel, int64_t row, int64_t col,
          int64_t rows, int64_t cols)
-      : image(image), channel(channel), row(row), col(col), rows(rows), cols(cols),
+      : image(image),
+        channel(channel),
+        row(row),
+        col(col),
+        rows(rows),
+        cols(cols),
         left(least(cols, most(0, -col))),
         right(most(left, least(cols, p.width - col))) {}
-  bool inside(const WinogradPlane& p, int64_t r) const { return row + r >= 0 && row + r < p.height; }
+  bool inside(const WinogradPlane& p, int64_t r) const {
+    return row + r >= 0 && row + r < p.height;
+  }
 };
 
 // Calls body(offset in the tensor, first lane, lanes) for the pieces in which one pixel's channels
@@ -251,8 +258,8 @@ void output_grad(const WinogradTiles& t, const float* dy) {
   }
 }
 
-// Lanes beyond the channels have products of zero weights; blocked tensors get zeros there, as their
-// order demands, so the bias must not reach them.
+// Lanes beyond the channels have products of zero weights; blocked tensors get zeros there, as
+// their order demands, so the bias must not reach them.
 inline Lanes bias_of(const float* bias, int64_t channel, int64_t channels) {
   if (!bias || channel >= channels) return Lanes{};
   return load_some(bias + channel, least(kWide, channels - channel));

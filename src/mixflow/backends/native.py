@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -18,9 +19,17 @@ _log = logging.getLogger(__name__)
 
 
 def load() -> str | None:
-    """Adds the optional kernel libraries to the core; returns oneDNN's version, or None."""
+    """Adds the optional kernel libraries to the core, and the folder for choices made by timing.
+
+    Returns oneDNN's version, or None.
+    """
     core: Any = _rt.core
+    core.set_tuning_folder(os.path.join(_cache_folder(), "mixflow"))
     return onednn_loader.load(core)
+
+
+def _cache_folder() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 
 def attributes(params: dict[str, Any]) -> dict[str, Any]:
