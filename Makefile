@@ -34,6 +34,8 @@ test: core
 
 prove: core
 	MIXFLOW_FULL_COUNTS=1 MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
+	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
+	PYTHON=$(PYTHON) tools/check_installs.sh
 
 bench: core
 	$(BIN)/python benchmarks/run.py

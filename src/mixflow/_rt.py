@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -314,6 +316,25 @@ class NativeCore(Core, Protocol):
 core: Core = None  # type: ignore[assignment]  # bound by mixflow.backends
 
 
+@contextmanager
+def _idle_threads_sleep() -> Iterator[None]:
+    """Scope in which OpenMP, when it is loaded, is told that its idle threads shall not spin.
+
+    By default they spin for milliseconds, which takes the cores from everything else that runs: on
+    two busy cores a LeNet step took twelve times as long (docs/design/engine.md). OpenMP reads the
+    variable once, when it is loaded; it is put back so that other libraries and child processes
+    keep their own defaults.
+    """
+    if os.environ.get("GOMP_SPINCOUNT") or os.environ.get("OMP_WAIT_POLICY"):
+        yield  # the user's choice
+        return
+    os.environ["GOMP_SPINCOUNT"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
 def load_native() -> Any | None:
     """The compiled core, or None where it was not built (or MIXFLOW_PURE=1 asks for the twin).
 
@@ -323,7 +344,8 @@ def load_native() -> Any | None:
     if config.current().pure or importlib.util.find_spec("._core", __package__) is None:
         return None
     try:
-        return importlib.import_module("._core", __package__)
+        with _idle_threads_sleep():
+            return importlib.import_module("._core", __package__)
     except ImportError as error:
         raise MixflowError(
             f"[core] expected mixflow._core to load, got {type(error).__name__}: {error}; rebuild "

@@ -78,6 +78,8 @@ def _show_history(result: train.TrainResult) -> None:
     )
     for kind, path in result.files.items():
         print(f"  {kind}: {path}")
+    if "history" not in result.files:
+        print("  no pictures: matplotlib is not installed; pip install 'mixflow[viz]'")
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -193,6 +195,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.run(args)
     except MixflowError as error:
         print(f"mixflow: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        print(f"mixflow: [files] {error.strerror or error}{where}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("mixflow: interrupted", file=sys.stderr)

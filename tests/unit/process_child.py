@@ -345,6 +345,8 @@ def run(name: str) -> None:
 def main() -> None:
     name, seed = sys.argv[1], int(sys.argv[2])
     random.seed(seed)
+    # A shell starts background jobs with this signal ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if name == "forks":
         forks(seed, int(sys.argv[3]))
     else:

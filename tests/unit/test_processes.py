@@ -75,7 +75,8 @@ def run_fresh(count: int) -> list[str]:
 
 def run_interrupted_imports(count: int) -> list[str]:
     """Ctrl-C at a random moment from the first instruction to the first result."""
-    code = "import mixflow as mx; a = mx.nd.ones((4,)) + 1; a.asnumpy()"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "import mixflow as mx; a = mx.nd.ones((4,)) + 1; a.asnumpy()"
     wrong = []
     for seed in range(count):
         process = start(code=code)
@@ -121,3 +122,21 @@ def test_thousand_processes_end_cleanly() -> None:
     assert not run_interrupted_imports(IMPORTING)
     for seed in range(0, FORKED, 60):
         assert run_forked(seed, 60) == (0, ""), f"forks {seed} 60"
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"), [({}, "0"), ({"GOMP_SPINCOUNT": "1000"}, "1000")], ids=["default", "own"]
+)
+def test_idle_threads_of_openmp_do_not_spin(own: dict[str, str], expected: str) -> None:
+    """The process and its children keep the environment that the user gave."""
+    code = "import os, mixflow; print('left:', os.environ.get('GOMP_SPINCOUNT'))"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env={**environment, "PYTHONPATH": str(SOURCE), "OMP_DISPLAY_ENV": "verbose", **own},
+    )
+    assert f"GOMP_SPINCOUNT = '{expected}'" in done.stderr
+    assert done.stdout.strip() == f"left: {own.get('GOMP_SPINCOUNT')}"
