@@ -192,3 +192,16 @@ def test_exponential_units_of_large_values(kind, slopes):
 def test_smooth_l1_of_infinite_values():
     _, slope = _gradient(lambda x: mx.nd.smooth_l1(x, scalar=1.0), [np.inf, -np.inf, 1e30, 0.5])
     assert slope.tolist() == [1, -1, 1, 0.5]
+
+
+def test_arrays_on_absent_devices():
+    """gpu(0) gave an array in host memory that said it was on a GPU."""
+    for make in (
+        lambda: mx.nd.ones((2,), ctx=mx.gpu(0)),
+        lambda: mx.nd.ones((2,)).copyto(mx.gpu()),
+    ):
+        with pytest.raises(mx.MXNetError, match="no GPU backend"):
+            make()
+    for index in (-1, 2**40):
+        with pytest.raises(mx.MXNetError, match="index of at least 0"):
+            mx.cpu(index)

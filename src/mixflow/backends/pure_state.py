@@ -162,6 +162,11 @@ def wrap(chunk: Chunk, offset: int, shape: tuple[int, ...], dtype: Any, cls: Any
 
 def new_array(shape: tuple[int, ...], dtype: Any, device: tuple[int, int]) -> Any:
     """A handle on fresh storage."""
+    if device[0] == 2:
+        raise MXNetError(
+            f"[context] expected a usable device, got gpu({device[1]}); there is no GPU backend "
+            "here, mx.num_gpus() is 0; use mx.cpu()"
+        )
     size = dtype.itemsize
     for dim in shape:
         size *= dim
