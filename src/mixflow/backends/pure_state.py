@@ -172,6 +172,8 @@ def new_array(shape: tuple[int, ...], dtype: Any, device: tuple[int, int]) -> An
         size *= dim
     if size < 0:
         raise MXNetError(f"[empty] expected dimensions of at least 0, got {shape}")
+    if size > 2**60:
+        raise MXNetError(f"[shape] expected at most 2^60 bytes, got {shape} of {dtype}")
     if memory.limit:
         memory.add(size)
         memory.live -= size
