@@ -1,7 +1,9 @@
 """``backward()`` and ``grad()``: the tape's gradients as one cached plan.
 
-The structure of the tape (which call reads which result) is hashed; an equal structure runs the
-plan that was compiled for it with the arrays of this tape. An `autograd.Function` splits the tape:
+The structure of the tape (which call reads which result) is hashed. A structure seen for the first
+time runs call by call, on small plans that calls of one signature share: a tape that never comes
+again costs no compilation of its own. From the second time on one plan is compiled for the whole
+structure and runs with the arrays of each tape. An `autograd.Function` splits the tape:
 the gradients of its outputs are computed, its Python code runs, and the rest goes on.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +39,16 @@ class _Program:
 
 
 _programs: dict[Any, _Program] = {}
+_steps: dict[Any, _Program] = {}  # of single calls, by (call, active, wanted, device)
+_seen: dict[Any, None] = {}  # structures that have run once
 _LIMIT = 512
+
+
+def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
+    """Adds to a bounded table: what never repeats must not pile up."""
+    while len(table) >= _LIMIT:
+        del table[next(iter(table))]
+    table[key] = value
 
 
 def tape_of(heads: Sequence[NDArray]) -> list[Entry]:
@@ -187,14 +199,17 @@ class Backward:
         present = [k for k in self.grads if k[0] == "out" and start <= k[1] < end]
         key = self._structure(entries, start, present)
         program = _programs.get(key)
+        if program is None and key not in _seen and not self.record:
+            _keep(_seen, key, None)
+            for position in range(end - 1, start - 1, -1):
+                self._step(position)
+            return
         gathered = self._gather(entries, present)
         if program is None:
             program = self._compile(entries, start, present)
-            while len(_programs) >= _LIMIT:  # programs whose tapes never repeat must not pile up
-                del _programs[next(iter(_programs))]
-            _programs[key] = program
+            _keep(_programs, key, program)
         self._check_versions(entries, program)
-        outs = self._targets(program, gathered)
+        outs = self._targets(program.targets, program.out_types, entries[0].device)
         arrays = [gathered[i] for i in program.used]
         scalars = [v for e in entries for v in e.scalars]
         draws = [entries[e].draw_number(label) for e, label in program.draws] or None
@@ -207,25 +222,63 @@ class Backward:
             else:
                 self._add(target, array)
 
-    def _targets(self, program: _Program, gathered: Sequence[Any]) -> list[NDArray]:
+    def _step(self, position: int) -> None:
+        """Gradients of one call."""
+        entry = self.entries[position]
+        assert entry.call is not None
+        keys = [("out", position, k) for k in range(len(entry.outputs))]
+        active = tuple(k for k, key in enumerate(keys) if key in self.grads)
+        wanted = tuple(i for i in entry.call.differentiable_inputs if self.needs(entry.sources[i]))
+        if not active or not wanted:
+            return
+        key = (entry.call.key, active, wanted, entry.device)
+        program = _steps.get(key)
+        if program is None:
+            program = _compile_call(entry.call, active, wanted, entry.device)
+            _keep(_steps, key, program)
+        self._check_versions([entry], program)
+        gathered = self._gather([entry], [keys[k] for k in active])
+        targets = [self._key(entry.sources[i]) for i in program.targets]
+        outs = self._targets(targets, program.out_types, entry.device)
+        draws = [entry.draw_number(label) for _, label in program.draws] or None
+        arrays = [gathered[i] for i in program.used]
+        program.plan.run([*arrays, *outs], list(entry.scalars), draws=draws)
+        for target, array in zip(targets, outs, strict=True):
+            self._add(target, array)
+        for k in active:
+            if not self._is_wanted(Output(entry, k)):
+                del self.grads[keys[k]]
+
+    def needs(self, source: Source) -> bool:
+        """Whether a gradient must flow to a source."""
+        return isinstance(source, Output) or (source is not None and self._is_wanted(source))
+
+    def _targets(
+        self, targets: Sequence[Any], types: Sequence[ir.TensorType], device: tuple[int, int]
+    ) -> list[NDArray]:
         """Arrays for the plan's results: a leaf's own gradient where it can be written at once."""
-        device = Context.from_key(gathered[-1].device)
-        outs = []
-        for target, wanted in zip(program.targets, program.out_types, strict=True):
-            direct = self._direct(target, gathered)
-            outs.append(
-                nd.empty(wanted.shape, ctx=device, dtype=wanted.dtype) if direct is None else direct
-            )
+        outs: list[NDArray] = []
+        for target, wanted in zip(targets, types, strict=True):
+            direct = self._direct(target)
+            if direct is None or any(direct is o for o in outs):
+                direct = nd.empty(wanted.shape, ctx=Context.from_key(device), dtype=wanted.dtype)
+            outs.append(direct)
         return outs
 
-    def _direct(self, target: Any, gathered: Sequence[Any]) -> NDArray | None:
+    def _direct(self, target: Any) -> NDArray | None:
         if self.wanted is not None or target[0] != "leaf" or target in self.grads:
             return None
         leaf = self.leaves[target[1]]
-        if leaf.grad_req != "write" or any(leaf.grad.shares_storage(a) for a in gathered):
+        if leaf.grad_req != "write" or leaf.grad.storage_id() in self._read_storages:
             return None
         found: NDArray = leaf.grad
         return found
+
+    @cached_property
+    def _read_storages(self) -> set[int]:
+        """Storages that the backward pass may still read: no gradient goes there directly."""
+        saved = (s.handle for e in self.entries for s in (*e.inputs, *e.outputs))
+        return {a.storage_id() for a in (*saved, *self.grads.values())}
 
     def _structure(self, entries: Sequence[Entry], start: int, present: Sequence[Any]) -> Any:
         """Hashable form of a segment: calls, who feeds whom, what is asked."""
@@ -248,20 +301,8 @@ class Backward:
                 one.check(entry)
 
     def _compile(self, entries: Sequence[Entry], start: int, present: Sequence[Any]) -> _Program:
-        work = _Joint(self, entries, start, present)
-        graph, targets = work.build()
-        arrays = [v.node.name for v in graph.inputs if v.node.kind != "scalar"]
-        scalars = [v.node.name for v in graph.inputs if v.node.kind == "scalar"]
-        ready = optimize(graph)
-        by_name = {v.node.name: v for v in ready.inputs}
-        reached = _read(ready)
-        used = [i for i, name in enumerate(arrays) if by_name[name] in reached]
-        kept = [by_name[arrays[i]] for i in used]
-        final = ir.Graph((*kept, *(by_name[n] for n in scalars)), ready.outputs, meta=ready.meta)
-        compiled = build_plan(final, default_backend(), entries[0].device, "arena", 0, "backward")
-        draws = [_draw_position(label) for label in compiled.draws]
-        types = [v.type for v in graph.outputs]
-        return _Program(compiled.plan, used, draws, types, targets, graph)
+        graph, targets = _Joint(self, entries, start, present).build()
+        return _program(graph, targets, entries[0].device)
 
     def _record(
         self,
@@ -292,6 +333,30 @@ class Backward:
         }
         for index, array in enumerate(outs):
             array.autograd = Output(made, index)
+
+
+def _compile_call(
+    call: Call, active: tuple[int, ...], wanted: tuple[int, ...], device: tuple[int, int]
+) -> _Program:
+    """The program of one call's gradients; its targets are positions of inputs."""
+    graph = call.backward(active, wanted)
+    targets = [i for i, flowing in zip(wanted, graph.meta["flows"], strict=True) if flowing]
+    return _program(relabelled(graph, "entry0"), targets, device)
+
+
+def _program(graph: ir.Graph, targets: list[Any], device: tuple[int, int]) -> _Program:
+    """Compiles a gradient graph; arrays that it does not read are no arguments of the plan."""
+    arrays = [v for v in graph.inputs if v.node.kind != "scalar"]
+    scalars = [v for v in graph.inputs if v.node.kind == "scalar"]
+    ready = optimize(graph)
+    bound = dict(zip(graph.inputs, ready.inputs, strict=True))
+    reached = _read(ready)
+    used = [i for i, v in enumerate(arrays) if bound[v] in reached]
+    kept = [bound[arrays[i]] for i in used]
+    final = ir.Graph((*kept, *(bound[v] for v in scalars)), ready.outputs, meta=ready.meta)
+    compiled = build_plan(final, default_backend(), device, "arena", 0, "backward")
+    draws = [_draw_position(label) for label in compiled.draws]
+    return _Program(compiled.plan, used, draws, [v.type for v in graph.outputs], targets, graph)
 
 
 def _check_count(entry: Entry, made: Sequence[Any]) -> None:
@@ -388,7 +453,7 @@ class _Joint:
         position = self.start + number
         active = tuple(k for k in range(len(entry.outputs)) if ("out", position, k) in self.terms)
         wanted = tuple(
-            i for i in entry.call.differentiable_inputs if self._needed(entry.sources[i])
+            i for i in entry.call.differentiable_inputs if self.run.needs(entry.sources[i])
         )
         if not active or not wanted:
             return
@@ -400,9 +465,6 @@ class _Joint:
         for index, flowing in zip(wanted, graph.meta["flows"], strict=True):
             if flowing:
                 self._add(self.run._key(entry.sources[index]), next(made))
-
-    def _needed(self, source: Source) -> bool:
-        return isinstance(source, Output) or (source is not None and self.run._is_wanted(source))
 
     def _add(self, key: Any, value: ir.Value) -> None:
         self.terms[key] = value if key not in self.terms else self.terms[key] + value
