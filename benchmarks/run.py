@@ -52,8 +52,8 @@ class Worker:
     def __init__(self, question: str, rival: str, threads: int) -> None:
         self.rival = rival
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        environment.pop("OPENBLAS_CORETYPE", None)
-        environment.pop("OPENBLAS_L2_SIZE", None)
+        for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE"):
+            environment.pop(name, None)  # they slow a rival down; see the machine's notes
         self.process = subprocess.Popen(
             [interpreter(rival), str(HERE / "worker.py"), question, rival, str(threads)],
             stdin=subprocess.PIPE,
