@@ -18,6 +18,7 @@ void register_kernels(const nb::capsule& capsule) {
   }
   auto& registry = *static_cast<mixflow::kernels::Registry*>(capsule.data());
   mixflow::onednn::register_conv(registry);
+  mixflow::onednn::register_blocked(registry);
   mixflow::onednn::register_matmul(registry);
   mixflow::onednn::register_pool(registry);
   mixflow::onednn::register_softmax(registry);
