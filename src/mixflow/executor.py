@@ -171,7 +171,9 @@ class Executor:
         else:
             lowered = forward_graph(graph, self._types, train=train)
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
-        return build_plan(finish(lowered), default_backend(), self._ctx.key, "arena", 0, label)
+        backend = default_backend()
+        ready = finish(lowered, backend=backend)
+        return build_plan(ready, backend, self._ctx.key, "arena", 0, label)
 
     def _heads(self) -> list[NDArray]:
         """Head gradients: arrays of ones until the user gives others."""
@@ -274,6 +276,17 @@ class Executor:
         """The compiled plan of a mode, for figures and tests."""
         backward = is_train and any(r != "null" for r in self._grad_req.values())
         return self._program(is_train, backward).compiled
+
+    def profile(self, is_train: bool = False) -> list[float]:
+        """One run of a mode's plan, backward included, with a clock at every step; waits.
+
+        Returns:
+            Seconds of each step, in the order of ``plan(is_train).steps``.
+        """
+        backward = is_train and any(r != "null" for r in self._grad_req.values())
+        bound = self._program(is_train, backward).bound
+        found: list[float] = bound.profile((), 0)
+        return found + (bound.profile((), 1) if backward else [])
 
     # -- parameters and shapes
 
@@ -586,7 +599,8 @@ def memory_report(symbol: Symbol, for_training: bool = True, **shapes: Any) -> d
     device = current_context().key
     _, order = scheduled(finish(lowered, fuse=False), _NoKernels(), device, 0)
     report = strategies(order)
-    compiled = build_plan(finish(lowered), default_backend(), device, "arena", 0)
+    backend = default_backend()
+    compiled = build_plan(finish(lowered, backend=backend), backend, device, "arena", 0)
     report["arena"] = compiled.memory["arena"]
     report["lower_bound"] = compiled.memory["lower_bound"]
     names = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")
