@@ -58,7 +58,7 @@ void forward_plane(const PoolGeometry& g, const float* x, float* y) {
       Block<B> best = Block<B>{} - __builtin_inff();
       for_places<B>(g, w, [&](int64_t from) {
         const Block<B> v = load_block<B>(x + from);
-        best = v > best ? v : best;
+        best = (v > best) | (v != v) ? v : best;  // NaN wins
       });
       put_block<B>(y + at, best);
     });

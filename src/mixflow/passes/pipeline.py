@@ -8,6 +8,7 @@ from ..errors import GraphError
 from ..ir import Desc, Graph, Node, Operator, TensorType, Value, variable
 from . import memory as memory_pass
 from . import order as order_pass
+from .epilogue import epilogue
 from .fuse import fuse as fuse_pass
 from .infer import infer
 from .layout import layout as layout_pass
@@ -83,6 +84,8 @@ def _finishing(fuse: bool, backend: Any) -> tuple[Pass, ...]:
     passes = [Pass("simplify", simplify, _LOWERED, frozenset({"simple"}))]
     if backend is not None:
         passes.append(Pass("layout", lambda g: layout_pass(g, backend), _LOWERED))
+        if fuse:
+            passes.append(Pass("epilogue", epilogue, _LOWERED))
     if fuse:
         passes.append(Pass("fuse", fuse_pass, _LOWERED, frozenset({"fused"})))
     return tuple(passes)
