@@ -88,7 +88,9 @@ class _Epilogue:
             return
         for value, other in sorted(((a, b), (b, a)), key=lambda p: -self.at[p[0].node]):
             kernel = self._kernel(value, node)
-            if kernel is None or kernel.params["add"] or self._reaches(other, kernel):
+            if kernel is None or kernel.params.get("y_block") == 0:  # addends are blocked only
+                continue
+            if self._reaches(other, kernel):
                 continue
             end = relu if relu is not None else node
             self.into[end] = (kernel, other)

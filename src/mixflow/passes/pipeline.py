@@ -9,6 +9,7 @@ from ..ir import Desc, Graph, Node, Operator, TensorType, Value, variable
 from . import memory as memory_pass
 from . import order as order_pass
 from .epilogue import epilogue
+from .fold_norm import fold_norm
 from .fuse import fuse as fuse_pass
 from .infer import infer
 from .layout import layout as layout_pass
@@ -82,6 +83,8 @@ _LOWERED = frozenset({"typed", "primitives"})
 
 def _finishing(fuse: bool, backend: Any) -> tuple[Pass, ...]:
     passes = [Pass("simplify", simplify, _LOWERED, frozenset({"simple"}))]
+    if fuse:
+        passes.append(Pass("fold_norm", fold_norm, _LOWERED))
     if backend is not None:
         passes.append(Pass("layout", lambda g: layout_pass(g, backend), _LOWERED))
         if fuse:

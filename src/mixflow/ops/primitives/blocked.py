@@ -245,16 +245,19 @@ _LRN = (
 )
 
 
-def _same_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
-    shapes = {t.shape for t in ins}
-    expect(len(shapes) == 1, "blocked_lrn", "tensors of one shape", shapes)
-    return [ins[0]]
+def _same_rule(op: str) -> Any:
+    def rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
+        shapes = {t.shape for t in ins}
+        expect(len(shapes) == 1, op, "tensors of one shape", shapes)
+        return [ins[0]]
+
+    return forward(op, rule)
 
 
 define(
     "blocked_lrn",
     params=_LRN,
-    infer=forward("blocked_lrn", _same_rule),
+    infer=_same_rule("blocked_lrn"),
     differentiable="no",
     doc="lrn of a blocked tensor.",
 )
@@ -262,7 +265,7 @@ define(
     "blocked_lrn_grad",
     inputs=("dy", "data", "output"),
     params=_LRN,
-    infer=forward("blocked_lrn_grad", _same_rule),
+    infer=_same_rule("blocked_lrn_grad"),
     differentiable="no",
     doc="lrn_grad of blocked tensors.",
 )
