@@ -3,6 +3,7 @@
 #   make test    sets up, runs the linters, the layer check and the tests
 PYTHON ?= python3
 VENV ?= .venv
+SEED ?= 0
 BIN := $(VENV)/bin
 SOURCES := CMakeLists.txt pyproject.toml $(shell find csrc -name '*.h' -o -name '*.cpp')
 
@@ -22,7 +23,8 @@ $(VENV)/.core: $(VENV)/.ready $(SOURCES)
 core: $(VENV)/.core
 
 demo: core
-	$(BIN)/mixflow train --network lenet --data digits --epochs 30 --batch-size 64 --seed 0 --out out/demo
+	$(BIN)/mixflow train --network lenet --data digits --epochs 30 --batch-size 64 \
+		--optimizer sgd --lr 0.05 --wd 0.001 --shift 2 --seed $(SEED) --out out/demo
 
 test: core
 	$(BIN)/ruff check .
@@ -31,7 +33,9 @@ test: core
 	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
 
 prove: core
-	MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
+	MIXFLOW_FULL_COUNTS=1 MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
+	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
+	PYTHON=$(PYTHON) tools/check_installs.sh
 
 bench: core
 	$(BIN)/python benchmarks/run.py

@@ -61,7 +61,10 @@ class Engine:
             threading.Thread(target=self._work, daemon=True).start()
 
     def push(
-        self, run: Callable[[], None], reads: Sequence[Tag], writes: Sequence[Tag],
+        self,
+        run: Callable[[], None],
+        reads: Sequence[Tag],
+        writes: Sequence[Tag],
         always: bool = False,
     ) -> None:
         """Queues a task behind the earlier accesses of its tags; `always`: even after an error."""
@@ -334,8 +337,12 @@ def memory(order: Sequence[Node], kept: set[Node]) -> tuple[dict[Node, int], int
         if node.op and node not in kept:
             need = int(np.prod(node.shape))
             over = dying[0] if dying and dying[0] is node.inputs[0] else None
-            if over and OPS[node.op].inplace and over.shape == node.shape and \
-                    node.inputs.count(over) == 1:
+            if (
+                over
+                and OPS[node.op].inplace
+                and over.shape == node.shape
+                and node.inputs.count(over) == 1
+            ):
                 offsets[node] = offsets[over]
                 dying.remove(over)
             else:

@@ -33,6 +33,7 @@ LAYERS: list[list[str]] = [
     ["random"],
     ["symbol"],
     ["executor"],
+    ["binding"],
     ["autograd", "operator"],
     ["lr_scheduler", "initializer", "metric"],
     ["optimizer"],

@@ -61,6 +61,8 @@ def annotation(kind: ir.Kind) -> str:
     """Type of a parameter."""
     if kind.name.startswith("{"):
         return "str"
+    if kind.name.startswith(("int ", "float ")):  # a number with bounds
+        return kind.name.split()[0]
     return KINDS.get(kind.name, "Any")
 
 

@@ -16,7 +16,7 @@ void copy_bytes(void* target, const void* source, size_t bytes) {
     std::memcpy(target, source, bytes);
     return;
   }
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   std::memcpy(target, source, bytes);
 }
 
@@ -57,6 +57,7 @@ class CopyIn final : public engine::Task {
         scope_(plan::current_scope()) {
     lane = engine::Lane{engine::LaneKind::copy_in, target_.desc.device.id};
     inline_ok = true;  // the caller waits for it anyway
+    site = current_site();
     plan::declare_write(this, target_);
     if (scope_) scope_->mark_used();
   }
@@ -78,9 +79,18 @@ void copy_from_numpy(nb::handle self, nb::handle source) {
   check(bytes.size() == array.bytes(), "[copy_from_numpy] expected ", array.bytes(), " bytes for ",
         array.desc.str(), ", got ", bytes.size());
   auto task = std::make_unique<CopyIn>(array, bytes.data(), hold(source));
-  task->site = current_site();
   push_unlocked([&] { plan::engine().push(std::move(task)); });
   wait_to_write(array);
+}
+
+// Between any two devices of the host; never waits.
+void copy_array(nb::handle source, nb::handle target) {
+  const plan::Array& from = to_array(source, "copy").array;
+  const plan::Array& to = to_array(target, "copy").array;
+  check(from.desc.dtype == to.desc.dtype && from.desc.shape == to.desc.shape, "[copy] expected ",
+        to.desc.str(), ", got ", from.desc.str());
+  const uint32_t site = current_site();
+  push_unlocked([&] { plan::push_copy(from, to, site); });
 }
 
 nb::object from_numpy(nb::handle source, nb::handle device) {
@@ -167,6 +177,11 @@ void define_properties(nb::class_<PyArray>& cls) {
       .def_prop_ro("ndim", [](PyArray& a) { return a.array.desc.shape.ndim(); })
       .def_prop_ro("nbytes", [](PyArray& a) { return a.array.bytes(); })
       .def_prop_ro("version", [](PyArray& a) { return a.array.chunk->version(); })
+      .def_prop_ro("last_write",
+                   [](PyArray& a) {
+                     const uint32_t site = a.array.chunk->write_site();
+                     return site ? site_text(site) : std::string();
+                   })
       .def_prop_ro("layout", [](PyArray& a) { return a.array.chunk->layout().id; })
       .def_prop_ro("offset_bytes", [](PyArray& a) { return a.array.offset; })
       .def_prop_rw("autograd", get_autograd, set_autograd, nb::for_setter(nb::arg().none()));
@@ -204,6 +219,7 @@ void bind_array(nb::module_& m) {
   m.def("shared_empty", shared_empty, nb::arg("name"), nb::arg("shape"), nb::arg("dtype_code"),
         nb::arg("create"));
   m.def("fresh_handle", fresh_handle, nb::arg("array"));
+  m.def("copy_array", copy_array, nb::arg("source"), nb::arg("target"));
 }
 
 }  // namespace mixflow::bind

@@ -36,6 +36,8 @@ class CallbackTask final : public engine::Task {
       nb::handle(function_.get())();
     } catch (const nb::python_error& error) {
       throw_as_error(error);
+    } catch (const abi::__forced_unwind&) {
+      park();
     }
   }
 
@@ -126,7 +128,7 @@ void wait_all() {
 
 void set_engine(const std::string& kind) {
   wait_all();
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   plan::set_engine(kind);
 }
 
@@ -151,7 +153,7 @@ void bind_engine(nb::module_& m) {
   m.def("engine_kind", [] { return plan::engine_kind(); });
   m.def("set_threads", [](int count) {
     check(count >= 1, "[set_threads] expected at least 1, got ", count);
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     plan::engine().set_core_budget(count);
   });
   m.def("threads", [] { return plan::engine().core_budget(); });

@@ -1,8 +1,11 @@
 // The ends of a process: interpreter exit and fork.
 //
 // The hazard: at exit a worker may need the GIL for a callback, so draining releases it; and a
-// callback that never ends must not keep the process alive, so draining has a deadline.
+// callback that never ends must not keep the process alive, so draining has a deadline. Daemon
+// threads go on to the last moment: see Unlocked.
 #include <chrono>
+#include <memory>
+#include <thread>
 
 #include "bind/modules.h"
 #include "bind/waits.h"
@@ -22,20 +25,33 @@ bool drained_by(std::chrono::steady_clock::time_point deadline) {
   return false;
 }
 
+// False when the deadline passed. The engine is left as it is then: joining its threads could hang.
+bool close_by(std::chrono::steady_clock::time_point deadline) {
+  Unlocked unlocked;
+  if (!drained_by(deadline)) return false;
+  plan::engine().close();
+  return true;
+}
+
 void close_at_exit() {
-  nb::gil_scoped_release unlocked;
-  // Past the deadline the engine is left as it is: joining its threads could hang.
-  if (drained_by(std::chrono::steady_clock::now() + kExitDeadline)) plan::engine().close();
+  const auto deadline = std::chrono::steady_clock::now() + kExitDeadline;
+  begin_exit();
+  if (!close_by(deadline)) return;
+  stop_unlocking();
+  while (unlocked_scopes() > 0 && std::chrono::steady_clock::now() < deadline) {
+    nb::gil_scoped_release others;  // not an Unlocked: that does nothing from now on
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void close() {
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   plan::engine().close();
 }
 
 void before_fork() {
-  nb::gil_scoped_release unlocked;
-  plan::engine().before_fork();
+  auto unlocked = std::make_unique<Unlocked>();
+  plan::engine().before_fork([&] { unlocked.reset(); });
 }
 
 }  // namespace
@@ -45,9 +61,13 @@ void bind_exit(nb::module_& m) {
   nb::object at_exit = nb::cpp_function(close_at_exit);
   nb::module_::import_("atexit").attr("register")(at_exit);
   nb::object after = nb::cpp_function([] { plan::engine().after_fork(); });
+  nb::object after_in_child = nb::cpp_function([] {
+    forget_unlocked_scopes();
+    plan::engine().after_fork();
+  });
   nb::module_::import_("os").attr("register_at_fork")(
       nb::arg("before") = nb::cpp_function(before_fork), nb::arg("after_in_parent") = after,
-      nb::arg("after_in_child") = after);
+      nb::arg("after_in_child") = after_in_child);
 }
 
 }  // namespace mixflow::bind

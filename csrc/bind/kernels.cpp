@@ -78,7 +78,7 @@ void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_
   for (size_t i = 0; i < args.size(); ++i) {
     (i < inputs ? task->in.push_back(args[i].data()) : task->out.push_back(args[i].data()));
   }
-  for (size_t i = inputs; i < args.size(); ++i) args[i].chunk->bump_version();
+  for (size_t i = inputs; i < args.size(); ++i) args[i].chunk->bump_version(0);
   task->keep = std::move(args);
   push_unlocked([&] { plan::engine().push(std::move(task)); });
   wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(done.tag(), ms); });

@@ -63,6 +63,8 @@ class PythonHostCall final : public plan::HostCall {
       nb::handle(callable_.get())(in, out, nb::make_tuple(context.seed, context.draw));
     } catch (const nb::python_error& error) {
       throw_as_error(error);
+    } catch (const abi::__forced_unwind&) {
+      park();
     }
   }
 

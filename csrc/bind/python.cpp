@@ -1,7 +1,11 @@
 #include "bind/python.h"
 
+#include "engine/engine.h"
+
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace mixflow::bind {
@@ -20,6 +24,26 @@ Graveyard& graveyard() {
 }
 
 PyObject* error_type = nullptr;  // mixflow.errors.MXNetError, for the life of the process
+
+// All guarded by the GIL.
+int unlocked = 0;
+bool exiting = false;
+bool closed_at_exit = false;
+unsigned long main_thread = 0;
+
+bool finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+void look_for_signals() {
+  if (finalizing()) park();
+  nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
 
 }  // namespace
 
@@ -47,11 +71,44 @@ Held hold(nb::handle object) {
   return Held(object.inc_ref().ptr(), [](PyObject* dead) { bury([dead] { Py_DECREF(dead); }); });
 }
 
-void set_python_error(const Error& error) { PyErr_SetString(error_type, error.what()); }
+Unlocked::Unlocked() {
+  if (closed_at_exit) return;
+  ++unlocked;
+  state_ = PyEval_SaveThread();
+}
+
+Unlocked::~Unlocked() {
+  if (!state_) return;
+  if (finalizing()) park();
+  PyEval_RestoreThread(state_);
+  --unlocked;
+}
+
+void begin_exit() {
+  exiting = true;
+  main_thread = PyThread_get_thread_ident();
+}
+void stop_unlocking() { closed_at_exit = true; }
+int unlocked_scopes() { return unlocked; }
+void forget_unlocked_scopes() { unlocked = 0; }
+
+void park() {
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+// A daemon thread that meets the closed engine at exit ends as it would have ended anyway: silently.
+void set_python_error(const Error& error) {
+  if (exiting && PyThread_get_thread_ident() != main_thread) {
+    PyErr_SetNone(PyExc_SystemExit);
+    return;
+  }
+  PyErr_SetString(error_type, error.what());
+}
 
 void install_errors() {
   error_type =
       nb::object(nb::module_::import_("mixflow.errors").attr("MXNetError")).release().ptr();
+  engine::set_wait_hook(look_for_signals);
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
       std::rethrow_exception(p);

@@ -5,6 +5,7 @@
 // that a task owned is buried, and the next thread that holds the GIL in a call of ours frees it.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -43,6 +44,36 @@ uint32_t current_site();
 std::string site_text(uint32_t site);
 void install_sites();
 
+// Releases the GIL for a scope.
+//
+// The hazard: a thread that asks for the GIL after the interpreter has gone is ended by Python in
+// the middle of our frames, which terminates the process. So nothing here releases it any more once
+// the engine was closed at exit (then nothing blocks either), and `close_at_exit` waits for those
+// that are without it.
+class Unlocked {
+ public:
+  Unlocked();
+  ~Unlocked();
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_ = nullptr;
+};
+
+// The process is ending: errors in threads other than the main one end them silently.
+void begin_exit();
+// The engine was closed at exit: no scope is unlocked from here on.
+void stop_unlocking();
+// Scopes that are without the GIL.
+int unlocked_scopes();
+// In the child of a fork, where only the forking thread is left.
+void forget_unlocked_scopes();
+// All of these need the GIL.
+
+// Never returns: what becomes of a worker whose Python has gone.
+[[noreturn]] void park();
+
 // Calls attempt(timeout_ms) without the GIL until it returns true; Ctrl-C raises in between.
 template <class Attempt>
 void wait_interruptibly(const Attempt& attempt) {
@@ -51,7 +82,7 @@ void wait_interruptibly(const Attempt& attempt) {
   while (true) {
     bool ended = false;
     {
-      nb::gil_scoped_release unlocked;
+      Unlocked unlocked;
       ended = attempt(kPollMs);
     }
     drain_graveyard();
@@ -64,7 +95,7 @@ void wait_interruptibly(const Attempt& attempt) {
 template <class Push>
 auto push_unlocked(const Push& push) {
   drain_graveyard();
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   return push();
 }
 

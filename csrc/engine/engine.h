@@ -134,7 +134,7 @@ class Engine {
 
   // Appends the task to all of its tags atomically and returns at once, unless the queue bound
   // makes it wait (never on a lane worker, and a single task over the byte bound is admitted
-  // alone). Throws Error after close.
+  // alone). Throws Error after close, and what the wait hook throws.
   virtual void push(std::unique_ptr<Task> task) = 0;
 
   // Waits until every write pushed to the tag so far has ended; rethrows its error.
@@ -162,7 +162,10 @@ class Engine {
   // Drains, joins every thread and refuses later pushes. Idempotent.
   virtual void close() = 0;
   // Around a fork: drains and joins; threads start again on the next push, in both processes.
-  virtual void before_fork() = 0;
+  // `drained` is called, without any lock, when nothing runs any more and pushes wait; then the
+  // engine's mutex is held over the fork. Bind/ takes the GIL in it: whoever waited for the GIL
+  // while holding the mutex would wait for a thread that has the GIL and wants the mutex.
+  virtual void before_fork(const std::function<void()>& drained = [] {}) = 0;
   virtual void after_fork() = 0;
 
   virtual void start_trace() = 0;
@@ -182,6 +185,10 @@ std::unique_ptr<Engine> make_threaded_engine();
 // Text of a call site ("train.py:12"); bind/ installs the resolver.
 void set_site_resolver(std::function<std::string(uint32_t)> resolver);
 std::string site_text(uint32_t site);
+
+// What a thread that waits in push for room calls about every 50 ms, with no lock held; bind/ looks
+// for Ctrl-C there. When it throws, nothing was pushed and push throws the same.
+void set_wait_hook(std::function<void()> hook);
 
 // A task's error with the task's description and site added; the original text comes first:
 // "<original>; in <describe()>, created at <site_text>". Every wait throws a fresh one.

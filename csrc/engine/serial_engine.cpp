@@ -93,6 +93,7 @@ class SerialEngine : public Engine {
     auto entry = std::make_shared<Entry>(*this, std::move(task));
     entry->accesses = merge(*entry->task);
     Lock lock(mutex_);
+    if (forking_ && !parent) wait(lock, -1, [&] { return !forking_; });
     check(!closed_ || parent, "[engine] push: expected an open engine, got a closed one");
     entry->event.order = ++order_;
     entry->traced = trace_.on();
@@ -130,16 +131,24 @@ class SerialEngine : public Engine {
   }
 
   // Holds the mutex over the fork, so that the child finds everything at rest.
-  void before_fork() override {
+  void before_fork(const std::function<void()>& drained) override {
     check(!current(), "[engine] before_fork: expected no call from inside a task");
-    fork_lock_ = Lock(mutex_);
+    Lock lock(mutex_);
+    wait(lock, -1, [&] { return !forking_; });
+    forking_ = true;
     forker_ = getpid();
-    wait(fork_lock_, -1, [&] { return entries_.empty(); });
+    wait(lock, -1, [&] { return entries_.empty(); });
     helpers_.join();  // they need no lock of ours once every task has ended
+    lock.unlock();
+    drained();
+    lock.lock();
+    fork_lock_ = std::move(lock);
   }
   void after_fork() override {
     if (!fork_lock_.owns_lock()) return;
+    forking_ = false;
     if (getpid() != forker_) waiters_.clear();  // their threads do not exist in the child
+    notify_waiters();
     fork_lock_.unlock();
   }
 
@@ -468,6 +477,7 @@ class SerialEngine : public Engine {
   TraceRecorder trace_;
   uint64_t order_ = 0;
   bool closed_ = false;
+  bool forking_ = false;  // other threads wait in push until the fork is over
   Lock fork_lock_;
   pid_t forker_ = 0;
   std::atomic<uint64_t> tags_{0};

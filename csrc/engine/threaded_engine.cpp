@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "engine/frames.h"
 
@@ -11,6 +12,14 @@ namespace mixflow::engine {
 namespace {
 
 constexpr int kMostInline = 8;  // inline tasks on one stack; deeper ones go to their lane
+constexpr std::chrono::milliseconds kHookPeriod{50};
+
+std::function<void()>& wait_hook() {
+  static std::function<void()> hook = [] {};  // set once, before any thread waits
+  return hook;
+}
+
+void refuse() { throw Error("[engine] push: expected an open engine, got a closed one"); }
 
 size_t quarter_of_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES);
@@ -81,21 +90,46 @@ void ThreadedEngine::push(std::unique_ptr<Task> task) {
 
 // Waits for room, unless the caller is exempt, and reserves it. Throws once closed.
 void ThreadedEngine::admit(Lock& lock, Record& record, bool exempt) {
-  const auto refuse = [] {
-    throw Error("[engine] push: expected an open engine, got a closed one");
-  };
   const size_t bytes = record.held_bytes;
   if (closed_ && !exempt) refuse();
   if (!exempt && (forking_ || !producers_.empty() || !fits(bytes))) {
-    Producer producer;
-    producer.bytes = bytes;
-    producers_.push_back(&producer);
-    producer.changed.wait(lock, [&] { return producer.admitted || producer.refused; });
-    if (producer.refused) refuse();
-    return;
+    return wait_for_room(lock, bytes);
   }
   ++pending_;
   pending_bytes_ += bytes;
+}
+
+void ThreadedEngine::wait_for_room(Lock& lock, size_t bytes) {
+  Producer producer;
+  producer.bytes = bytes;
+  producers_.push_back(&producer);
+  const auto decided = [&] { return producer.admitted || producer.refused; };
+  while (!producer.changed.wait_for(lock, kHookPeriod, decided)) {
+    lock.unlock();
+    std::exception_ptr stop;
+    try {
+      wait_hook()();
+    } catch (...) {
+      stop = std::current_exception();
+    }
+    lock.lock();
+    if (stop) {
+      give_up(producer);
+      std::rethrow_exception(stop);
+    }
+  }
+  if (producer.refused) refuse();
+}
+
+// Takes the producer out of the queue, or gives back the place that it got meanwhile.
+void ThreadedEngine::give_up(Producer& producer) {
+  producers_.erase(std::remove(producers_.begin(), producers_.end(), &producer), producers_.end());
+  if (producer.admitted) {
+    --pending_;
+    pending_bytes_ -= producer.bytes;
+    wake_end_waiters();
+  }
+  admit_producers();
 }
 
 bool ThreadedEngine::fits(size_t bytes) const {
@@ -302,6 +336,8 @@ void ThreadedEngine::record_event(Record& record) {
   }
   trace_.add(std::move(record.event));
 }
+
+void set_wait_hook(std::function<void()> hook) { wait_hook() = std::move(hook); }
 
 std::unique_ptr<Engine> make_threaded_engine() { return std::make_unique<ThreadedEngine>(); }
 

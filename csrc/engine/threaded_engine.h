@@ -37,7 +37,7 @@ class ThreadedEngine : public Engine {
   bool idle(const TagRef& tag) const override;
 
   void close() override;
-  void before_fork() override;
+  void before_fork(const std::function<void()>& drained) override;
   void after_fork() override;
 
   void start_trace() override;
@@ -80,6 +80,8 @@ class ThreadedEngine : public Engine {
 
   // All from here on: with the mutex held.
   void admit(Lock& lock, Record& record, bool exempt);
+  void wait_for_room(Lock& lock, size_t bytes);
+  void give_up(Producer& producer);
   bool fits(size_t bytes) const;
   bool low() const;
   void admit_producers();
@@ -128,8 +130,9 @@ class ThreadedEngine : public Engine {
   UnraisedFailures unraised_;
   TraceRecorder trace_;
   bool closed_ = false;
-  bool forking_ = false;  // user threads wait in push until the fork is over
-  Lock fork_lock_;        // held over the fork, so that the child finds everything at rest
+  // User threads wait in push until the fork is over. Written under both locks.
+  bool forking_ = false;
+  Lock fork_lock_;  // held over the fork, so that the child finds everything at rest
   pid_t forker_ = 0;
 };
 

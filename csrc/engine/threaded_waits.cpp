@@ -177,7 +177,7 @@ void ThreadedEngine::close() {
   lanes_.join(lock);
 }
 
-void ThreadedEngine::before_fork() {
+void ThreadedEngine::before_fork(const std::function<void()>& drained) {
   check(!current() && !lanes_.self(), "[engine] before_fork: expected no call from inside a task");
   lifecycle_lock_ = Lock(lifecycle_);
   fork_lock_ = Lock(mutex_);
@@ -185,6 +185,9 @@ void ThreadedEngine::before_fork() {
   forker_ = getpid();
   drain(fork_lock_);
   lanes_.join(fork_lock_);  // nothing can be pushed meanwhile
+  fork_lock_.unlock();
+  drained();
+  fork_lock_.lock();
 }
 
 void ThreadedEngine::after_fork() {

@@ -33,7 +33,12 @@ class Chunk {
 
   // Grows with every write pushed: the autograd tape compares it.
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
-  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  // `site`: the line that pushed the write.
+  void bump_version(uint32_t site) {
+    version_.fetch_add(1, std::memory_order_relaxed);
+    write_site_.store(site, std::memory_order_relaxed);
+  }
+  uint32_t write_site() const { return write_site_.load(std::memory_order_relaxed); }
 
   // Only a pushed reorder, which writes the tag, may change the layout.
   Layout layout() const { return Layout{layout_.load(std::memory_order_relaxed)}; }
@@ -54,6 +59,7 @@ class Chunk {
   size_t bytes_ = 0;
   Device device_;
   std::atomic<uint64_t> version_{0};
+  std::atomic<uint32_t> write_site_{0};
   std::atomic<uint32_t> layout_{0};
   std::atomic<bool> pinned_{false};
 };

@@ -84,7 +84,7 @@ void declare_write(engine::Task* task, const Array& array) {
   task->writes.push_back(tag);
   // A partial write leaves the rest as it was, so it must not clear an error of the storage.
   if (!array.covers_chunk()) task->reads.push_back(tag);
-  array.chunk->bump_version();
+  array.chunk->bump_version(task->site);
 }
 
 Binding::Binding(PlanRef plan, std::vector<Array> args, ArenaRef arena, bool checked)

@@ -345,8 +345,9 @@ RngState draws_for(const Binding& binding, const RunOptions& options) {
 
 class CopyTask final : public engine::Task {
  public:
-  CopyTask(Array source, Array target)
+  CopyTask(Array source, Array target, uint32_t from)
       : source_(std::move(source)), target_(std::move(target)), scope_(current_scope()) {
+    site = from;
     lane = engine::Lane{engine::LaneKind::small, target_.desc.device.id};
     inline_ok = target_.bytes() <= (1 << 16);
     reads.push_back(source_.chunk->tag());
@@ -385,9 +386,7 @@ uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
 }
 
 void push_copy(const Array& source, const Array& target, uint32_t site) {
-  auto task = std::make_unique<CopyTask>(source, target);
-  task->site = site;
-  engine().push(std::move(task));
+  engine().push(std::make_unique<CopyTask>(source, target, site));
 }
 
 }  // namespace mixflow::plan

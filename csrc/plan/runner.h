@@ -78,6 +78,7 @@ ScopeRef current_scope();
 // Runs body() with `scope` current, and puts the old one back.
 void with_scope(const ScopeRef& scope, const std::function<void()>& body);
 // Declares a write of a whole chunk or of a part: its tag and its version.
+// The task's site is set already.
 void declare_write(engine::Task* task, const Array& array);
 
 // A plan with its arguments.

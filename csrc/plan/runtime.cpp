@@ -1,5 +1,7 @@
 #include "plan/runtime.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -25,6 +27,9 @@ struct Generators {
   std::map<std::pair<int32_t, int32_t>, RngState> by_device;
   uint64_t default_seed = 0;
 
+  // Holds the mutex over a fork: another thread may be taking draws for a push.
+  Generators();
+
   RngState& at(Device device) {
     auto key = std::make_pair(static_cast<int32_t>(device.type), device.id);
     return by_device.emplace(key, RngState{default_seed, 0}).first->second;
@@ -35,6 +40,11 @@ Generators& generators() {
   static Generators* instance = new Generators();  // NOLINT: as above
   return *instance;
 }
+
+void lock_generators() { generators().mutex.lock(); }
+void unlock_generators() { generators().mutex.unlock(); }
+
+Generators::Generators() { pthread_atfork(lock_generators, unlock_generators, unlock_generators); }
 
 }  // namespace
 

@@ -65,6 +65,35 @@ void test_bound_in_tasks() {
   engine->wait_all();
 }
 
+// A hook that throws ends a push that waits for room; nothing was pushed, and the rest goes on.
+void test_wait_hook_ends_a_push() {
+  auto engine = make_threaded_engine();
+  Limits limits;
+  limits.max_tasks = 1;
+  engine->set_limits(limits);
+  const TagRef tag = engine->new_tag();
+  std::atomic<bool> open{false};
+  std::atomic<int> ran{0};
+  std::atomic<int> calls{0};
+  set_wait_hook([&] {
+    if (++calls == 2) throw Error("interrupted");
+  });
+  engine->push(make_task("first", {}, {tag}, [&](TaskContext&) {
+    while (!open) std::this_thread::yield();
+    ++ran;
+  }));
+  const auto push_one = [&] {
+    engine->push(make_task("t", {}, {tag}, [&](TaskContext&) { ++ran; }));
+  };
+  EXPECT(contains(error_of(push_one), "interrupted"));
+  EXPECT(engine->pending() == 1);
+  open = true;
+  push_one();
+  engine->wait_all();
+  EXPECT(ran == 2 && engine->pending() == 0);
+  set_wait_hook([] {});
+}
+
 // One task that is larger than the bound is admitted, alone.
 void test_larger_task_alone() {
   auto engine = make_threaded_engine();
@@ -189,6 +218,7 @@ int main(int argc, char** argv) {
   const long count = count_argument(argc, argv, 10000);
   test_flat_memory(count);
   test_bound_in_tasks();
+  test_wait_hook_ends_a_push();
   test_larger_task_alone();
   test_close_refuses_blocked_producers();
   for (Make make : {make_threaded_engine, make_serial_engine}) {

@@ -20,6 +20,7 @@ from . import (
     symbol,
     visualization,
 )
+from . import binding as _binding  # noqa: F401 - installs Symbol.bind and its kind
 from .attribute import AttrScope
 from .context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from .errors import MixflowError, MXNetError

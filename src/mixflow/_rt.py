@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +33,7 @@ class Array(Protocol):
     size: int
     ndim: int
     version: int  #: version of the storage: grows with each write pushed
+    last_write: str  #: 'file.py:12' of the line that pushed the last write, '' if not known
     autograd: Any  #: slot for the tape (None at first); a Python object that only this handle holds
 
     def view(self, offset: int, shape: Sequence[int], dtype_code: int | None = None) -> Array:
@@ -246,12 +249,16 @@ class Core(Protocol):
     def fresh_handle(self, array: Array) -> Array:
         """A handle with a fresh tag over the same memory, for use inside a callback."""
 
+    def copy_array(self, source: Array, target: Array) -> None:
+        """Copies between arrays of one type, on any devices of the host, as a native task."""
+
     def borrow_numpy(
         self, source: np.ndarray[Any, Any], device: tuple[int, int] | None = None
     ) -> Array:
         """An array over a contiguous NumPy array's memory, for use inside a host call.
 
-        The host call's step ends when the work on such arrays has ended.
+        The host call's step ends when the work on such arrays has ended, and fails with its first
+        error.
         """
 
     def wait_all(self) -> None: ...
@@ -286,13 +293,6 @@ class Core(Protocol):
 class NativeCore(Core, Protocol):
     """What the compiled core has besides."""
 
-    def borrow_numpy(self, source: np.ndarray[Any, Any]) -> Array:
-        """An array over the memory of `source`, without a copy.
-
-        A host call may make arrays of the views that it gets and work on them: its step ends when
-        that work has ended, and fails with its first error.
-        """
-
     def run_kernel(
         self,
         kernel: Kernel,
@@ -319,6 +319,25 @@ class NativeCore(Core, Protocol):
 core: Core = None  # type: ignore[assignment]  # bound by mixflow.backends
 
 
+@contextmanager
+def _idle_threads_sleep() -> Iterator[None]:
+    """Scope in which OpenMP, when it is loaded, is told that its idle threads shall not spin.
+
+    By default they spin for milliseconds, which takes the cores from everything else that runs: on
+    two busy cores a LeNet step took twelve times as long (docs/design/engine.md). OpenMP reads the
+    variable once, when it is loaded; it is put back so that other libraries and child processes
+    keep their own defaults.
+    """
+    if os.environ.get("GOMP_SPINCOUNT") or os.environ.get("OMP_WAIT_POLICY"):
+        yield  # the user's choice
+        return
+    os.environ["GOMP_SPINCOUNT"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
 def load_native() -> Any | None:
     """The compiled core, or None where it was not built (or MIXFLOW_PURE=1 asks for the twin).
 
@@ -328,7 +347,8 @@ def load_native() -> Any | None:
     if config.current().pure or importlib.util.find_spec("._core", __package__) is None:
         return None
     try:
-        return importlib.import_module("._core", __package__)
+        with _idle_threads_sleep():
+            return importlib.import_module("._core", __package__)
     except ImportError as error:
         raise MixflowError(
             f"[core] expected mixflow._core to load, got {type(error).__name__}: {error}; rebuild "

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import datasets, extras, profiler, train, visualization
+from . import datasets, extras, models, profiler, train, visualization
 from .checkpoint import load_checkpoint
 from .errors import MixflowError
 from .files import write_atomically
@@ -78,6 +78,8 @@ def _show_history(result: train.TrainResult) -> None:
     )
     for kind, path in result.files.items():
         print(f"  {kind}: {path}")
+    if "history" not in result.files:
+        print("  no pictures: matplotlib is not installed; pip install 'mixflow[viz]'")
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -112,7 +114,9 @@ def _predict(args: argparse.Namespace) -> None:
 def _summary(args: argparse.Namespace) -> None:
     """``mixflow summary``: layers, parameters, planned memory."""
     symbol = train.network(args.network, args.classes)
-    shapes = {"data": (args.batch_size, *args.image_shape)}
+    sample = models.DEFAULT_SHAPES[args.network] if args.image_shape is None else args.image_shape
+    train.check_sample(args.network, symbol, sample)
+    shapes = models.input_shapes(args.network, args.batch_size, sample)
     rows = visualization.layer_table(symbol, shapes)
     _table(
         f"{args.network}, batch {args.batch_size}",
@@ -180,7 +184,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
 
     one = commands.add_parser("train", help="train a network and leave figures, pictures, files")
-    one.add_argument("--network", default="lenet", help="lenet, mlp or softmax")
+    one.add_argument("--network", default="lenet", help="e.g. lenet, mlp, resnet-20-cifar")
     one.add_argument(
         "--data", default="digits", help="digits, fashion-mnist or a folder of idx files"
     )
@@ -209,8 +213,10 @@ def parser() -> argparse.ArgumentParser:
     three = commands.add_parser("summary", help="layers, parameters, planned memory")
     three.add_argument("--network", default="lenet")
     three.add_argument("--batch-size", type=int, default=64)
-    three.add_argument("--classes", type=int, default=10)
-    three.add_argument("--image-shape", type=_shape, default=(1, 28, 28), help="e.g. 1x28x28")
+    three.add_argument("--classes", type=int, default=None, help="default: those of its paper")
+    three.add_argument(
+        "--image-shape", type=_shape, default=None, help="e.g. 1x28x28; default: that of its paper"
+    )
     three.set_defaults(run=_summary)
 
     four = commands.add_parser("profile", help="the costliest steps of a network's plan")

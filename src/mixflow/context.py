@@ -21,6 +21,8 @@ class Context:
     """
 
     __slots__ = ("_old", "device_id", "device_typeid")
+    device_typeid: int
+    device_id: int
     devtype2str = _TYPE_NAMES
     devstr2type = _TYPE_CODES
 

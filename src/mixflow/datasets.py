@@ -62,7 +62,8 @@ def enlarge(images: Array, size: int) -> Array:
         (N, size, size) float32.
     """
     rows, columns = (_weights(n, size) for n in images.shape[1:3])
-    return np.einsum("sh,nhw,tw->nst", rows, images, columns, optimize=True).astype(np.float32)
+    large = np.einsum("sh,nhw,tw->nst", rows, images, columns, optimize=True)
+    return np.asarray(large, np.float32)
 
 
 def _weights(source: int, target: int) -> Array:

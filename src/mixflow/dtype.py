@@ -35,7 +35,7 @@ def canonical(dtype: Any) -> np.dtype[Any]:
     if dtype is None:
         return np.dtype(np.float32)
     try:
-        found = bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+        found: np.dtype[Any] | None = bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     except TypeError:
         found = None
     if found is None or found not in _CODES:

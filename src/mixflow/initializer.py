@@ -41,7 +41,7 @@ class InitDesc(str):
         return made
 
 
-def register(klass: type[Initializer]) -> type[Initializer]:
+def register(klass: type[Any]) -> type[Any]:
     """Makes a class known to `create` under its lower-cased name."""
     _registry[klass.__name__.lower()] = klass
     return klass
@@ -194,6 +194,7 @@ class Load:
             from .ndarray import load
 
             param = load(param)
+            assert not isinstance(param, str)
         self.param = {k.removeprefix("arg:").removeprefix("aux:"): v for k, v in param.items()}
         self.default_init = default_init
         self.verbose = verbose

@@ -184,7 +184,7 @@ def _full(t: TensorType) -> bool:
 
 def _shape(given: Any) -> tuple[int, ...] | None:
     """A user's shape: no entries stand for an unknown one, 0 for an unknown dimension."""
-    return tuple(int(d) or None for d in given) or None  # type: ignore[return-value]
+    return tuple(int(d) or None for d in given) or None  # type: ignore[misc]
 
 
 class _Call:
@@ -273,7 +273,7 @@ def _device(descs: Sequence[Desc]) -> tuple[int, int]:
 
 
 def _borrowed(views: Sequence[Any], device: tuple[int, int]) -> list[NDArray]:
-    return [_rt.core.borrow_numpy(v, device) for v in views]  # type: ignore[misc]
+    return [_rt.core.borrow_numpy(v, device) for v in views]
 
 
 def register(reg_name: str) -> Callable[[type], type]:
@@ -287,7 +287,8 @@ def register(reg_name: str) -> Callable[[type], type]:
         if not (isinstance(prop_class, type) and issubclass(prop_class, CustomOpProp)):
             raise ParamError(f"[register] expected a subclass of CustomOpProp, got {prop_class!r}")
         _registered[reg_name] = prop_class
-        enter(reg_name, lambda options: _Kind(reg_name, prop_class(**dict(options))))
+        make: Callable[..., CustomOpProp] = prop_class
+        enter(reg_name, lambda options: _Kind(reg_name, make(**dict(options))))
         return prop_class
 
     return wrap
@@ -402,7 +403,7 @@ def _run_imperative(call: _Call, inputs: Sequence[NDArray], outs: Sequence[NDArr
     fresh = [[_rt.core.fresh_handle(a) for a in part] for part in (data, states, outs)]
 
     def forward() -> None:
-        call.run_forward(train, *fresh, device)  # type: ignore[arg-type]
+        call.run_forward(train, *fresh, device)  # type: ignore[call-arg,arg-type]
 
     label = f"Custom {call.kind.name} {[tuple(a.shape) for a in inputs]}"
     _rt.core.push(forward, list(data), [*outs, *states], name=label)
@@ -446,7 +447,7 @@ def _push_backward(
     fresh = [[_rt.core.fresh_handle(a) for a in part] for part in parts]
 
     def run() -> None:
-        call.run_backward(*fresh, inputs[0].device)  # type: ignore[arg-type]
+        call.run_backward(*fresh, inputs[0].device)  # type: ignore[call-arg,arg-type]
 
     reads = [*heads, *inputs, *results]
     _rt.core.push(run, reads, list(grads), name=f"{label} (backward)")

@@ -16,7 +16,7 @@ from . import initializer as init
 from . import random as _random
 from .checkpoint import save_checkpoint
 from .context import cpu
-from .errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from .errors import MixflowError, ParamError, ShapeError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .lr_scheduler import CosineScheduler
 from .module import Module
@@ -71,15 +71,44 @@ class TrainResult:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def network(name: str, num_classes: int) -> Any:
+def network(name: str, num_classes: int | None = None) -> Any:
     """The symbol of a named network.
+
+    Args:
+        name: in `models.NETWORKS`.
+        num_classes: size of the output; None = that of its paper.
 
     Raises:
         UnknownNameError: no such network.
     """
     if name not in models.NETWORKS:
         raise UnknownNameError(describe_unknown("network", name, list(models.NETWORKS)))
-    return models.NETWORKS[name](num_classes)
+    make = models.NETWORKS[name]
+    return make() if num_classes is None else make(num_classes)
+
+
+def check_sample(name: str, symbol: Any, sample: tuple[int, ...]) -> None:
+    """Checks that a named network can take samples of a shape.
+
+    Args:
+        name: in `models.NETWORKS`.
+        symbol: its symbol.
+        sample: shape of one sample of ``data``.
+
+    Raises:
+        ShapeError: some layer cannot; the text names it and the shape the network is made for.
+    """
+    cause: Exception | str = "the shapes of some layers stay open"
+    try:
+        if symbol.infer_shape(**models.input_shapes(name, 1, sample))[1] is not None:
+            return
+    except ShapeError as error:
+        cause = error
+    expected, got = ("x".join(map(str, s)) for s in (models.DEFAULT_SHAPES[name], sample))
+    raise ShapeError(
+        f"[network] expected samples that suit '{name}', which is made for {expected}, got {got}; "
+        f"choose another network or other data ({cause})"
+    )
 
 
 def optimizer_params(config: TrainConfig, steps: int) -> dict[str, Any]:
@@ -115,6 +144,7 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
         )
     images = datasets.load(config.data)
     symbol = network(config.network, len(images.classes))
+    check_sample(config.network, symbol, images.train_images.shape[1:])
     Path(config.out).mkdir(parents=True, exist_ok=True)
     _random.seed(config.seed)
     train_iter, test_iter = _iterators(images, config)

@@ -31,6 +31,8 @@ _SHOWN = ("kernel", "stride", "num_filter", "num_hidden", "act_type", "pool_type
 def layer_table(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, Any]]:
     """One row per operator node: name, op, output shape, parameters, names of its inputs.
 
+    A parameter that several nodes share counts at the first.
+
     Args:
         symbol: network.
         shapes: shapes of its inputs.
@@ -44,6 +46,7 @@ def layer_table(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> list[d
         raise ShapeError(f"[summary] expected shapes that fix every node, got {dict(shapes)}")
     by_output = dict(zip(internals.list_outputs(), out_shapes, strict=True))
     given = set(shapes)
+    counted: set[str] = set()
     rows = []
     for value in internals.heads:
         node = value.node
@@ -58,11 +61,12 @@ def layer_table(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> list[d
                 "name": node.name,
                 "op": node.op.name,
                 "shape": by_output[_output_name(node, by_output)],
-                "params": sum(_size(by_output[n]) for n in own if n in by_output),
+                "params": sum(_size(by_output[n]) for n in own if n in by_output.keys() - counted),
                 "inputs": [p.name for p in parents if p.op is not None or p.name in given],
                 "settings": {k: v for k, v in node.params.items() if k in _SHOWN and v},
             }
         )
+        counted.update(own)
     return rows
 
 

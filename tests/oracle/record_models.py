@@ -4,10 +4,10 @@ Run with a Python that has ``mxnet==1.9.1 numpy==1.23.5``:
 
     python tests/oracle/record_models.py
 
-For each network of ``mxnet.gluon.model_zoo.vision`` with 1000 classes: the shape
-of the output, how many arguments (without data) and auxiliary states the exported symbol has, how
-many numbers the arguments hold, and a hash of the shapes in the symbol's order. Only shape inference
-runs. The file is data/models.json.
+For each network of ``mxnet.gluon.model_zoo.vision`` with 1000 classes: the shape of the output, how
+many arguments (without data) and auxiliary states its symbol has, how many numbers the arguments
+hold, and a hash of the shapes in the symbol's order. Only shape inference runs. The file is
+data/models.json.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def facts(name):
     size = 299 if name == "inceptionv3" else 224
     symbol = vision.get_model(name, classes=1000)(mx.sym.Variable("data"))
     args, outputs, aux = symbol.infer_shape(data=(2, 3, size, size))
-    shapes = [s for n, s in zip(symbol.list_arguments(), args) if n != "data"]
+    shapes = [s for n, s in zip(symbol.list_arguments(), args, strict=True) if n != "data"]
     text = json.dumps([[list(s) for s in shapes], [list(s) for s in aux]], separators=(",", ":"))
     return {
         "mxnet": name,

@@ -82,3 +82,10 @@ def test_arrays_in_files(tmp_path):
 def test_an_error_names_what_is_wrong():
     with pytest.raises(mx.MXNetError, match="dot"):
         nd.dot(nd.ones((2, 3)), nd.ones((2, 3)))
+
+
+def test_an_asynchronous_error_waits_for_the_next_wait():
+    bad = nd.gather_nd(nd.ones((2, 3)), nd.array([[5.0], [0.0]]))
+    with pytest.raises(mx.MXNetError, match=r"gather_nd.*2x3.*test_smoke.py:\d+"):
+        (bad + 1).asnumpy()
+    np.testing.assert_array_equal((nd.ones(2) + 1).asnumpy(), [2.0, 2.0])

@@ -549,3 +549,18 @@ def test_used_namespace_is_complete(core: Any) -> None:
     missing = [n for n in names if not hasattr(core, n)]
     assert not missing
     assert isinstance(SimpleNamespace(), SimpleNamespace)
+
+
+def test_copy_between_devices_is_a_task(core: Any) -> None:
+    a, b = vector(core, 1, 2, 3, 4), core.empty((4,), 0, (1, 1))
+    core.copy_array(a, b)
+    a.copy_from_numpy(np.zeros(4, np.float32))
+    np.testing.assert_array_equal(b.to_numpy(), [1, 2, 3, 4])
+    bad = plan(core, [step(fail, [], [("arg", 0)], label="broken")], "w")
+    bad.run([a])
+    core.copy_array(a, b)
+    with pytest.raises(MXNetError, match="broken"):
+        b.to_numpy()
+    with pytest.raises(MXNetError, match=r"\[copy\] expected"):
+        core.copy_array(b, empty(core, 3))
+    a.copy_from_numpy(np.zeros(4, np.float32))

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(native is None, reason="needs the compiled core"
 PRELUDE = """
 import os, signal, sys, threading, time
 sys.path.insert(0, {here!r})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
 import numpy as np
 from core_support import CPU, add_one, empty, native as core, plan, step, vector
 def slow(ins, outs, rng):

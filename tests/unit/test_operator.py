@@ -5,8 +5,14 @@ import pytest
 
 import mixflow as mx
 from mixflow import _rt, autograd, nd
-from mixflow.errors import FormatError, GraphError, MXNetError, ParamError, ShapeError
-from mixflow.errors import UnknownNameError
+from mixflow.errors import (
+    FormatError,
+    GraphError,
+    MXNetError,
+    ParamError,
+    ShapeError,
+    UnknownNameError,
+)
 
 
 class Scaled(mx.operator.CustomOp):
@@ -328,7 +334,7 @@ def test_error_inside_is_raised_at_the_next_wait_and_the_process_lives_on():
     net = mx.sym.Custom(mx.sym.Variable("x"), op_type="test_failing", name="bad") * 2
     executor = net.simple_bind(mx.cpu(), x=(4,))
     executor.forward()
-    with pytest.raises(MXNetError, match="no such luck.*bad"):
+    with pytest.raises(MXNetError, match=r"no such luck.*bad"):
         executor.outputs[0].asnumpy()
     np.testing.assert_array_equal((nd.ones(2) + 1).asnumpy(), [2, 2])
 

@@ -36,6 +36,7 @@ class _Program:
 
 
 _programs: dict[Any, _Program] = {}
+_LIMIT = 512
 
 
 def tape_of(heads: Sequence[NDArray]) -> list[Entry]:
@@ -143,23 +144,21 @@ class Backward:
         """Gradients by key: ('leaf', number) or ('out', entry, index)."""
         end = len(self.entries)
         while end > 0:
-            start = end
+            if self.entries[end - 1].call is None:
+                end -= 1
+                self._function(end)
+                continue
+            start = end - 1
             while start > 0 and self._joins(start - 1, end - 1):
                 start -= 1
-            if start < end:
-                self._segment(start, end)
-            if start > 0:
-                self._function(start - 1)
-                start -= 1
+            self._segment(start, end)
             end = start
         return self.grads
 
     def _joins(self, position: int, last: int) -> bool:
         """Whether an entry can be in one plan with a later one: operator calls on one device."""
         entry, other = self.entries[position], self.entries[last]
-        if entry.call is None:
-            return False
-        return entry is other or entry.device == other.device
+        return entry.call is not None and entry.device == other.device
 
     def _function(self, position: int) -> None:
         """Python code: of an `autograd.Function`, a custom operator, a copy between contexts."""
@@ -191,6 +190,8 @@ class Backward:
         gathered = self._gather(entries, present)
         if program is None:
             program = self._compile(entries, start, present)
+            while len(_programs) >= _LIMIT:  # programs whose tapes never repeat must not pile up
+                del _programs[next(iter(_programs))]
             _programs[key] = program
         self._check_versions(entries, program)
         outs = self._targets(program, gathered)

@@ -164,7 +164,7 @@ class Entry:
     @property
     def device(self) -> tuple[int, int]:
         """Where the call ran."""
-        return tuple(self.outputs[0].handle.device)  # type: ignore[return-value]
+        return tuple(self.outputs[0].handle.device)
 
     def draw_number(self, label: str) -> int:
         """The number that a random node of the call drew."""
@@ -217,6 +217,7 @@ def substitute(heads: Sequence[ir.Value], mapping: dict[ir.Value, ir.Value]) -> 
 
 
 _calls: dict[Any, Call] = {}
+_LIMIT = 4096
 
 
 def call_of(op_id: int, params: tuple[Any, ...], descs: tuple[Any, ...], train: bool) -> Call:
@@ -238,6 +239,8 @@ def call_of(op_id: int, params: tuple[Any, ...], descs: tuple[Any, ...], train: 
         count = len(node.types) - len(node.mutated)
         graph = ir.Graph((*inputs, *scalars), node.values[:count])
         lowered = lower(graph, _types(graph), train=train, keep_vjp=True)
+        if len(_calls) >= _LIMIT:
+            _calls.clear()
         _calls[key] = Call(key, op.name, lowered, len(inputs))
     return _calls[key]
 

@@ -313,7 +313,7 @@ def push(
         except Exception as error:
             failed = TaskError(state.describe(name, error))
     for chunk in written:
-        chunk.version += 1
+        chunk.wrote()
         chunk.error = failed
     state.trace(name, lane, began, [r._chunk for r in reads], written, carried, failed)
 
@@ -323,6 +323,16 @@ def fresh_handle(array: Any) -> Any:
     old = array._chunk
     chunk = Chunk(old.data, old.device, counted=False)
     return state.wrap(chunk, array._offset, array._np.shape, array._np.dtype, type(array))
+
+
+def copy_array(source: Any, target: Any) -> None:
+    """See `_rt.Core`."""
+    if source._np.shape != target._np.shape or source._np.dtype != target._np.dtype:
+        raise MXNetError(
+            f"[copy] expected {target._np.dtype.name}{list(target._np.shape)}, got "
+            f"{source._np.dtype.name}{list(source._np.shape)}"
+        )
+    target._take(source)
 
 
 def wait_all() -> None:

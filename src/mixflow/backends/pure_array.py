@@ -60,6 +60,11 @@ class Array:
         """Writes to the storage so far."""
         return self._chunk.version  # type: ignore[no-any-return]
 
+    @property
+    def last_write(self) -> str:
+        """Line that wrote to the storage last."""
+        return self._chunk.writer  # type: ignore[no-any-return]
+
     def _desc(self) -> Desc:
         return Desc(self.dtype_code, self._np.shape, 0, self._chunk.device)
 
@@ -112,7 +117,7 @@ class Array:
         self._written(other._chunk.error)
 
     def _written(self, error: Any) -> None:
-        self._chunk.version += 1
+        self._chunk.wrote()
         if error is not None or self._np.nbytes == self._chunk.data.nbytes:
             self._chunk.error = error
 

@@ -171,7 +171,7 @@ class Plan:
                 failed = state.TaskError(failure.text)
         for i in writes:
             chunk = args[i]._chunk
-            chunk.version += 1
+            chunk.wrote()
             whole = i in fresh and args[i]._np.nbytes == chunk.data.nbytes
             if failed is not None or whole:
                 chunk.error = failed

@@ -115,7 +115,7 @@ def describe(label: str, error: BaseException) -> str:
 class Chunk:
     """Bytes with an owner, a version that grows with each write, and the error of the last task."""
 
-    __slots__ = ("counted", "data", "device", "error", "number", "version")
+    __slots__ = ("counted", "data", "device", "error", "number", "version", "writer")
     _next = 0
 
     def __init__(self, data: Any, device: tuple[int, int], counted: bool = True) -> None:
@@ -126,12 +126,18 @@ class Chunk:
         self.data = data
         self.device = device
         self.version = 0
+        self.writer = ""
         self.error: TaskError | None = None
         Chunk._next += 1
         self.number = Chunk._next
 
     def __del__(self) -> None:
         memory.live -= self.counted
+
+    def wrote(self) -> None:
+        """Notes a write and the line that it comes from."""
+        self.version += 1
+        self.writer = call_site()
 
     def check(self) -> None:
         """Raises the error of the storage, if it has one."""

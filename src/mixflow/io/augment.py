@@ -58,13 +58,13 @@ class RandomShiftIter(DataIter):
     @property
     def provide_data(self) -> list[DataDesc]:
         """As the inner iterator's."""
-        found: list[DataDesc] = self.data_iter.provide_data  # type: ignore[attr-defined]
+        found: list[DataDesc] = self.data_iter.provide_data
         return found
 
     @property
     def provide_label(self) -> list[DataDesc]:
         """As the inner iterator's."""
-        found: list[DataDesc] = self.data_iter.provide_label  # type: ignore[attr-defined]
+        found: list[DataDesc] = self.data_iter.provide_label
         return found
 
     def reset(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -99,6 +99,16 @@ class DataIter:
     Args:
         batch_size: samples per batch.
     """
+
+    if TYPE_CHECKING:  # programs set them as attributes or define properties
+
+        @property
+        def provide_data(self) -> list[DataDesc]:
+            """Descriptions of the data of a batch."""
+
+        @property
+        def provide_label(self) -> list[DataDesc]:
+            """Descriptions of the labels of a batch."""
 
     def __init__(self, batch_size: int = 0) -> None:
         self.batch_size = batch_size

@@ -26,8 +26,8 @@ class ResizeIter(DataIter):
         self.reset_internal = reset_internal
         self.cur = 0
         self.current_batch: DataBatch | None = None
-        self.provide_data = data_iter.provide_data  # type: ignore[attr-defined]
-        self.provide_label = data_iter.provide_label  # type: ignore[attr-defined]
+        self.provide_data = data_iter.provide_data  # type: ignore[misc]
+        self.provide_label = data_iter.provide_label  # type: ignore[misc]
 
     def reset(self) -> None:
         """Next epoch."""
@@ -70,7 +70,7 @@ class PrefetchingIter(DataIter):
         rename_label: Sequence[dict[str, str]] | None = None,
         depth: int = 2,
     ) -> None:
-        self.iters = list(iters) if isinstance(iters, (list, tuple)) else [iters]
+        self.iters: list[DataIter] = [iters] if isinstance(iters, DataIter) else list(iters)
         super().__init__(self.iters[0].batch_size)
         self.rename_data, self.rename_label = rename_data, rename_label
         self._depth = depth

@@ -110,7 +110,7 @@ class Value(NamedTuple):
     """Output `index` of `node`. Arithmetic builds nodes and needs known types."""
 
     node: Node
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index on purpose
 
     @property
     def type(self) -> TensorType:
@@ -148,7 +148,7 @@ class Value(NamedTuple):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __add__(self, other: Any) -> Value:  # type: ignore[override]
+    def __add__(self, other: Any) -> Value:
         return binary("add", self, other)
 
     def __radd__(self, other: Any) -> Value:
@@ -160,10 +160,10 @@ class Value(NamedTuple):
     def __rsub__(self, other: Any) -> Value:
         return binary("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Value:  # type: ignore[override]
+    def __mul__(self, other: Any) -> Value:
         return binary("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Value:  # type: ignore[override]
+    def __rmul__(self, other: Any) -> Value:
         return binary("multiply", other, self)
 
     def __truediv__(self, other: Any) -> Value:

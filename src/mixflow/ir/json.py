@@ -30,13 +30,13 @@ def param_strings(node: Node) -> dict[str, str]:
     """The node's parameters that differ from their defaults, as MXNet writes them."""
     if node.op is None:
         return {}
-    result = {}
+    result: dict[str, str] = {}
     for p in node.op.params:
         value = node.params.get(p.name)
         if value is None and p.default is None:
             continue
         if p.kind is Keywords:
-            result.update(value)
+            result.update(value or {})
         elif value != p.default or p.name == node.op.variadic:
             result[p.name] = p.format(value)
     return result

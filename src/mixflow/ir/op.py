@@ -230,7 +230,7 @@ def names() -> dict[str, Operator]:
 
 def signature(operator: Operator) -> inspect.Signature:
     """Python signature of the generated imperative function: tensors, parameters, out, name."""
-    kind = inspect.Parameter
+    kind: Any = inspect.Parameter
     if operator.variadic is not None:
         head = [kind("data", kind.VAR_POSITIONAL)]
         style = kind.KEYWORD_ONLY

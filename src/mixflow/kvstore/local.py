@@ -76,7 +76,7 @@ class LocalKVStore(KVStoreBase):
                 raise ShapeError(
                     f"[kvstore] expected shape {stored.shape} for key {key!r}, got {value.shape}"
                 )
-        merged = values[0].as_in_context(stored.context)
+        merged: NDArray = values[0].as_in_context(stored.context)
         for value in values[1:]:
             merged = merged + value.as_in_context(stored.context)
         return merged

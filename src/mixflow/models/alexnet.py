@@ -1,6 +1,7 @@
 """AlexNet in one column, with local response normalisation.
 
-Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012.
+Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks,
+2012.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ def conv(data: Symbol, step: Conv, name: str, bias: bool = True) -> Symbol:
 
 def batch_norm(data: Symbol, name: str, eps: float = 1e-5, **settings: Any) -> Symbol:
     """Batch normalisation with a learnt scale (unless ``fix_gamma=True``), momentum 0.9."""
-    return sym.BatchNorm(
-        data, eps=eps, momentum=0.9, name=name, **{"fix_gamma": False, **settings}
-    )
+    return sym.BatchNorm(data, eps=eps, momentum=0.9, name=name, **{"fix_gamma": False, **settings})
 
 
 def relu(data: Symbol, name: str) -> Symbol:

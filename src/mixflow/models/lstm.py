@@ -7,6 +7,8 @@ Wolf: Using the Output Embedding to Improve Language Models, 2016.
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import initializer
 from .. import symbol as sym
 from ..errors import ParamError
@@ -35,14 +37,17 @@ def _cell(gates: Symbol, cell: Symbol, name: str) -> State:
 def _start(gates: Symbol, hidden: int, name: str, carry: bool) -> State:
     """State before the first step: inputs of the graph when `carry`, else zeros."""
     if carry:
-        return sym.Variable(f"{name}_init_h"), sym.Variable(f"{name}_init_c")
+        return _initial(f"{name}_init_h", hidden), _initial(f"{name}_init_c", hidden)
     zeros = sym.zeros_like(sym.slice_axis(gates, axis=1, begin=0, end=hidden))
     return zeros, zeros
 
 
-def _layer(
-    data: Symbol, hidden: int, seq_len: int, name: str, carry: bool
-) -> tuple[Symbol, State]:
+def _initial(name: str, hidden: int) -> Symbol:
+    """An input (batch, hidden)."""
+    return sym.Variable(name, shape=(0, hidden), init=initializer.Zero())
+
+
+def _layer(data: Symbol, hidden: int, seq_len: int, name: str, carry: bool) -> tuple[Symbol, State]:
     """(batch, seq_len, c) to (batch, seq_len, hidden), and the state after the last step.
 
     The inputs of all steps go through one matrix product; only the products with the output of the
@@ -111,7 +116,7 @@ def lstm_lm(
         states += last
     net = _dropped(net, dropout, "drop_last")
     net = sym.Reshape(net, shape=(-1, hidden), name="rows")
-    tying = {"weight": words} if tied else {}
+    tying: dict[str, Any] = {"weight": words} if tied else {}
     net = sym.FullyConnected(net, num_hidden=vocab, name="decoder", **tying)
     label = sym.Reshape(sym.Variable("softmax_label"), shape=(-1,), name="label_rows")
     net = sym.SoftmaxOutput(net, label, name="softmax")

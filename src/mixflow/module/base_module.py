@@ -264,8 +264,8 @@ class BaseModule:
         if num_epoch is None:
             raise ParamError("[Module.fit] expected num_epoch, got None")
         self.bind(
-            data_shapes=train_data.provide_data,  # type: ignore[attr-defined]
-            label_shapes=train_data.provide_label,  # type: ignore[attr-defined]
+            data_shapes=train_data.provide_data,
+            label_shapes=train_data.provide_label,
             for_training=True,
             force_rebind=force_rebind,
         )

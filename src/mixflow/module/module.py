@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import initializer as init
 from .. import kvstore as kvs
 from .. import optimizer as opt
@@ -22,6 +24,8 @@ from .base_module import BaseModule
 from .executor_group import ExecutorGroup
 
 Params = dict[str, NDArray]
+#: Batch shapes whose executors a module keeps.
+_KEPT_GROUPS = 8
 
 
 class Module(BaseModule):
@@ -67,6 +71,7 @@ class Module(BaseModule):
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
         self._group: ExecutorGroup | None = None
+        self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
         self._updater: opt.Updater | None = None
         self._kvstore: Any = None
@@ -163,6 +168,7 @@ class Module(BaseModule):
         self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, requests, shared)
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
+        self._groups = {_shape_key(data, labels): self._group}
         self._fused = None
         if shared_module is not None and shared_module.params_initialized:
             self.params_initialized = True
@@ -195,8 +201,33 @@ class Module(BaseModule):
         data = [_description(d) for d in data_shapes]
         labels = [_description(d) for d in label_shapes or ()]
         labels = [d for d in labels if d.name in self._label_names] or old.label_shapes
-        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
-        self._fused = None
+        key = _shape_key(data, labels)
+        found = self._groups.pop(key, None)
+        if found is None:
+            self._check_fit(data, labels)
+            found = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
+            while len(self._groups) >= _KEPT_GROUPS:
+                del self._groups[next(iter(self._groups))]
+        self._groups[key] = self._group = found
+
+    def _check_fit(self, data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> None:
+        """Other batch shapes must leave the shapes of the parameters as they are."""
+        known = set(self.symbol.list_arguments())
+        given = {d.name: d.shape for d in (*data, *labels) if d.name in known}
+        args, _, auxs = self.symbol.infer_shape(**given)
+        for kind, names, shapes in (
+            ("arg", self.symbol.list_arguments(), args),
+            ("aux", self._aux_names, auxs),
+        ):
+            for name, shape in zip(names, shapes, strict=True):
+                if name not in self._param_names and kind == "arg":
+                    continue
+                bound = tuple(self._executors.arrays(kind, name)[0].shape)
+                if tuple(shape) != bound:
+                    raise ShapeError(
+                        f"[Module] expected inputs that fit '{name}' of shape {bound}, got "
+                        f"{given}, which would make it {tuple(shape)}"
+                    )
 
     # -- parameters
 
@@ -223,14 +254,18 @@ class Module(BaseModule):
             arg_params, aux_params = self._loaded
         self._check_extra(arg_params, aux_params, allow_extra)
         attributes = self.symbol.attr_dict()
-        for kind, names, given in (
-            ("arg", self._param_names, arg_params),
-            ("aux", self._aux_names, aux_params),
-        ):
-            for name in names:
-                targets = self._executors.arrays(kind, name)
-                desc = InitDesc(name, attributes.get(name), initializer)
-                self._fill(desc, targets, given, initializer, allow_missing)
+        work = [
+            (InitDesc(name, attributes.get(name), initializer), kind, given)
+            for kind, names, given in (
+                ("arg", self._param_names, arg_params),
+                ("aux", self._aux_names, aux_params),
+            )
+            for name in names
+        ]
+        for desc, kind, given in work:  # everything is checked before anything is written
+            self._check_value(desc, kind, given, initializer, allow_missing)
+        for desc, kind, given in work:
+            self._fill(desc, self._executors.arrays(kind, desc), given, initializer, allow_missing)
         self.params_initialized = True
 
     def _check_extra(self, args: Any, auxs: Any, allow_extra: bool) -> None:
@@ -242,25 +277,31 @@ class Module(BaseModule):
                 "pass allow_extra=True to ignore such names"
             )
 
-    def _fill(
-        self, desc: InitDesc, targets: list[NDArray], given: Any, initializer: Any, missing: bool
+    def _check_value(
+        self, desc: InitDesc, kind: str, given: Any, initializer: Any, missing: bool
     ) -> None:
-        first = targets[0]
+        shape = tuple(self._executors.arrays(kind, desc)[0].shape)
         if given is not None and desc in given:
-            value = given[desc]
-            if tuple(value.shape) != tuple(first.shape):
+            if tuple(given[desc].shape) != shape:
                 raise ShapeError(
-                    f"[Module.init_params] expected shape {first.shape} for '{desc}', "
-                    f"got {value.shape}"
+                    f"[Module.init_params] expected shape {shape} for '{desc}', got "
+                    f"{tuple(given[desc].shape)}"
                 )
-            value.astype(first.dtype).copyto(first)
-        elif initializer is not None and (given is None or missing):
-            initializer(desc, first)
-        elif not missing:
+        elif not missing and (initializer is None or given is not None):
             raise ParamError(
                 f"[Module.init_params] expected a value for '{desc}', got none; pass it, or "
                 "allow_missing=True with an initializer"
             )
+
+    @staticmethod
+    def _fill(
+        desc: InitDesc, targets: list[NDArray], given: Any, initializer: Any, missing: bool
+    ) -> None:
+        first = targets[0]
+        if given is not None and desc in given:
+            given[desc].astype(first.dtype).copyto(first)
+        elif initializer is not None and (given is None or missing):
+            initializer(desc, first)
         for other in targets[1:]:
             first.copyto(other)
 
@@ -279,10 +320,10 @@ class Module(BaseModule):
             arrays = self._executors.arrays(kind, name)
             if len(arrays) == 1 or kind == "arg":
                 return arrays[0].as_in_context(home).copy()
-            total = arrays[0].as_in_context(home)
+            total: NDArray = arrays[0].as_in_context(home)
             for other in arrays[1:]:
                 total = total + other.as_in_context(home)
-            return total / len(arrays)
+            return total / len(arrays)  # type: ignore[return-value]  # methods of the core
 
         args = {n: mean("arg", n) for n in self._param_names}
         return args, {n: mean("aux", n) for n in self._aux_names}
@@ -488,6 +529,10 @@ class Module(BaseModule):
         if load_optimizer_states:
             made._preload_states = f"{prefix}-{epoch:04d}.states"
         return made
+
+
+def _shape_key(data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Any:
+    return tuple((d.name, tuple(d.shape), np.dtype(d.dtype), d.layout) for d in (*data, *labels))
 
 
 def _description(desc: Any) -> DataDesc:

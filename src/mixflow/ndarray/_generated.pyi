@@ -63,8 +63,8 @@ def Convolution(
     stride: int | Sequence[int] | None = ...,
     dilate: int | Sequence[int] | None = ...,
     pad: int | Sequence[int] | None = ...,
-    num_filter: Any = ...,
-    num_group: Any = ...,
+    num_filter: int | None = ...,
+    num_group: int | None = ...,
     workspace: int | None = ...,
     no_bias: bool | None = ...,
     cudnn_tune: str | None = ...,
@@ -103,8 +103,8 @@ def Deconvolution(
     pad: int | Sequence[int] | None = ...,
     adj: int | Sequence[int] | None = ...,
     target_shape: int | Sequence[int] | None = ...,
-    num_filter: Any = ...,
-    num_group: Any = ...,
+    num_filter: int | None = ...,
+    num_group: int | None = ...,
     workspace: int | None = ...,
     no_bias: bool | None = ...,
     cudnn_tune: str | None = ...,
@@ -117,7 +117,7 @@ def Deconvolution(
 ) -> NDArray: ...
 def Dropout(
     data: NDArray | None = ...,
-    p: Any = ...,
+    p: float | None = ...,
     mode: str | None = ...,
     axes: int | Sequence[int] | None = ...,
     cudnn_off: bool | None = ...,
@@ -155,7 +155,7 @@ def FullyConnected(
     data: NDArray | None = ...,
     weight: NDArray | None = ...,
     bias: NDArray | None = ...,
-    num_hidden: Any = ...,
+    num_hidden: int | None = ...,
     no_bias: bool | None = ...,
     flatten: bool | None = ...,
     *,
@@ -348,7 +348,7 @@ def SequenceReverse(
 ) -> NDArray: ...
 def SliceChannel(
     data: NDArray | None = ...,
-    num_outputs: Any = ...,
+    num_outputs: int | None = ...,
     axis: int | None = ...,
     squeeze_axis: bool | None = ...,
     *,
@@ -407,7 +407,7 @@ def SwapAxis(
 ) -> NDArray: ...
 def UpSampling(
     *data: NDArray | Sequence[NDArray],
-    scale: Any = ...,
+    scale: int | None = ...,
     num_filter: int | None = ...,
     sample_type: str | None = ...,
     multi_input_mode: str | None = ...,
@@ -846,7 +846,7 @@ def degrees(
 ) -> NDArray: ...
 def depth_to_space(
     data: NDArray | None = ...,
-    block_size: Any = ...,
+    block_size: int | None = ...,
     *,
     out: Any = ...,
     name: str | None = ...,
@@ -1752,7 +1752,7 @@ def sort(
 ) -> NDArray: ...
 def space_to_depth(
     data: NDArray | None = ...,
-    block_size: Any = ...,
+    block_size: int | None = ...,
     *,
     out: Any = ...,
     name: str | None = ...,
@@ -1760,7 +1760,7 @@ def space_to_depth(
 ) -> NDArray: ...
 def split(
     data: NDArray | None = ...,
-    num_outputs: Any = ...,
+    num_outputs: int | None = ...,
     axis: int | None = ...,
     squeeze_axis: bool | None = ...,
     *,

@@ -375,12 +375,7 @@ def install_methods(**methods: Callable[..., Any]) -> None:
 
 def _copy_across(source: Any, target: Any) -> None:
     """A copy between contexts as a task of its own."""
-    reading, writing = _rt.core.fresh_handle(source), _rt.core.fresh_handle(target)
-
-    def run() -> None:
-        writing.copy_from_numpy(reading.to_numpy())
-
-    _rt.core.push(run, [source], [target], name=f"copyto {source.context} -> {target.context}")
+    _rt.core.copy_array(source, target)
     if _rt.core.is_recording():
         _late_record_copy(source, target)
 

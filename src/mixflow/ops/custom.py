@@ -49,7 +49,9 @@ class CustomKind(Protocol):
 class CustomCall(Protocol):
     """One use of a custom operator in a graph; hashable by identity."""
 
-    kind: CustomKind
+    @property
+    def kind(self) -> CustomKind:
+        """Whose use it is."""
 
     def forward(self, train: bool, inputs: Sequence[Desc]) -> Callable[..., None]:
         """The host call: arguments and states in; outputs and states' next versions out."""

@@ -68,8 +68,8 @@ def Convolution(
     stride: int | Sequence[int] | None = ...,
     dilate: int | Sequence[int] | None = ...,
     pad: int | Sequence[int] | None = ...,
-    num_filter: Any = ...,
-    num_group: Any = ...,
+    num_filter: int | None = ...,
+    num_group: int | None = ...,
     workspace: int | None = ...,
     no_bias: bool | None = ...,
     cudnn_tune: str | None = ...,
@@ -111,8 +111,8 @@ def Deconvolution(
     pad: int | Sequence[int] | None = ...,
     adj: int | Sequence[int] | None = ...,
     target_shape: int | Sequence[int] | None = ...,
-    num_filter: Any = ...,
-    num_group: Any = ...,
+    num_filter: int | None = ...,
+    num_group: int | None = ...,
     workspace: int | None = ...,
     no_bias: bool | None = ...,
     cudnn_tune: str | None = ...,
@@ -126,7 +126,7 @@ def Deconvolution(
 ) -> Symbol: ...
 def Dropout(
     data: Symbol | None = ...,
-    p: Any = ...,
+    p: float | None = ...,
     mode: str | None = ...,
     axes: int | Sequence[int] | None = ...,
     cudnn_off: bool | None = ...,
@@ -168,7 +168,7 @@ def FullyConnected(
     data: Symbol | None = ...,
     weight: Symbol | None = ...,
     bias: Symbol | None = ...,
-    num_hidden: Any = ...,
+    num_hidden: int | None = ...,
     no_bias: bool | None = ...,
     flatten: bool | None = ...,
     *,
@@ -379,7 +379,7 @@ def SequenceReverse(
 ) -> Symbol: ...
 def SliceChannel(
     data: Symbol | None = ...,
-    num_outputs: Any = ...,
+    num_outputs: int | None = ...,
     axis: int | None = ...,
     squeeze_axis: bool | None = ...,
     *,
@@ -443,7 +443,7 @@ def SwapAxis(
 ) -> Symbol: ...
 def UpSampling(
     *data: Symbol | Sequence[Symbol],
-    scale: Any = ...,
+    scale: int | None = ...,
     num_filter: int | None = ...,
     sample_type: str | None = ...,
     multi_input_mode: str | None = ...,
@@ -935,7 +935,7 @@ def degrees(
 ) -> Symbol: ...
 def depth_to_space(
     data: Symbol | None = ...,
-    block_size: Any = ...,
+    block_size: int | None = ...,
     *,
     out: Any = ...,
     name: str | None = ...,
@@ -1936,7 +1936,7 @@ def sort(
 ) -> Symbol: ...
 def space_to_depth(
     data: Symbol | None = ...,
-    block_size: Any = ...,
+    block_size: int | None = ...,
     *,
     out: Any = ...,
     name: str | None = ...,
@@ -1945,7 +1945,7 @@ def space_to_depth(
 ) -> Symbol: ...
 def split(
     data: Symbol | None = ...,
-    num_outputs: Any = ...,
+    num_outputs: int | None = ...,
     axis: int | None = ...,
     squeeze_axis: bool | None = ...,
     *,

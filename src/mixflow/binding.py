@@ -1,0 +1,214 @@
+"""Binding: from a symbol and shapes or arrays to an Executor, and what a binding would need.
+
+Installs `Symbol.bind`, `simple_bind`, `eval` and `memory_report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import ndarray as nd
+from .backends import default_backend
+from .context import Context, current_context
+from .errors import GraphError, ParamError, ShapeError, UnknownNameError
+from .executor import Executor, bound_types
+from .ir import TensorType
+from .ndarray import NDArray
+from .passes.joint import REQUESTS, forward_graph, joint_graph
+from .passes.pipeline import build_plan, finish, scheduled
+from .passes.strategies import strategies
+from .symbol.late import install
+from .symbol.symbol import Symbol
+
+
+def _requests(symbol: Symbol, grad_req: Any) -> dict[str, str]:
+    names = symbol.list_arguments()
+    if isinstance(grad_req, str):
+        requests = dict.fromkeys(names, grad_req)
+    elif isinstance(grad_req, Mapping):
+        requests = {n: grad_req.get(n, "null") for n in names}
+    else:
+        given = list(grad_req)
+        if len(given) != len(names):
+            raise ParamError(f"[bind] expected {len(names)} grad_req, got {len(given)}")
+        requests = dict(zip(names, given, strict=True))
+    for name, request in requests.items():
+        if request not in REQUESTS:
+            raise ParamError(
+                f"[bind] expected grad_req among {', '.join(REQUESTS)}, "
+                f"got '{request}' for '{name}'"
+            )
+    return requests
+
+
+def _distinct(symbol: Symbol) -> None:
+    names = symbol.list_inputs()
+    if len(set(names)) < len(names):
+        twice = [n for n in dict.fromkeys(names) if names.count(n) > 1]
+        raise GraphError(f"[bind] expected distinct argument names, got '{twice[0]}' twice")
+
+
+def simple_bind(
+    symbol: Symbol,
+    ctx: Context | None = None,
+    grad_req: Any = "write",
+    type_dict: Mapping[str, Any] | None = None,
+    stype_dict: Any = None,
+    group2ctx: Any = None,
+    shared_arg_names: Sequence[str] | None = None,
+    shared_exec: Executor | None = None,
+    shared_buffer: dict[str, NDArray] | None = None,
+    **kwargs: Any,
+) -> Executor:
+    """Infers all shapes, makes zeroed arrays and binds them.
+
+    Args:
+        ctx: context, default the current one.
+        grad_req: 'write', 'add' or 'null', for all, as list or by name.
+        type_dict: dtypes by name.
+        shared_exec: executor whose arena, and arrays of equal name and type, are used.
+        shared_buffer: arrays by name to take and to add to.
+        **kwargs: shapes of the inputs.
+    """
+    ctx = Context(ctx) if ctx is not None else current_context()
+    _distinct(symbol)
+    requests = _requests(symbol, grad_req)
+    types = bound_types(symbol, kwargs, type_dict)
+    aux_names = set(symbol.list_auxiliary_states())
+    args: dict[str, NDArray] = {}
+    grads: dict[str, NDArray | None] = {}
+    aux: dict[str, NDArray] = {}
+    for value in symbol.graph().inputs:
+        name, kind = value.node.name, types[value]
+        old = _shared(
+            shared_exec, shared_buffer, "aux_dict" if name in aux_names else "arg_dict", name, kind
+        )
+        array = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
+        (aux if name in aux_names else args)[name] = array
+        if shared_buffer is not None and name not in aux_names:
+            shared_buffer.setdefault(name, array)
+        if name not in aux_names and requests[name] != "null":
+            old = _shared(shared_exec, None, "grad_dict", name, kind)
+            grads[name] = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
+    arena = shared_exec._arena if shared_exec is not None else None
+    return Executor(symbol, ctx, args, grads, requests, aux, types, arena)
+
+
+def _shared(
+    executor: Executor | None,
+    buffer: Mapping[str, NDArray] | None,
+    kind: str,
+    name: str,
+    type: TensorType,
+) -> NDArray | None:
+    for source in (getattr(executor, kind, None), buffer):
+        found = source.get(name) if source is not None else None
+        if (
+            found is not None
+            and tuple(found.shape) == type.shape
+            and np.dtype(found.dtype) == type.dtype
+        ):
+            return found
+    return None
+
+
+def _by_name(what: str, names: Sequence[str], given: Any, partial: bool) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        missing = [n for n in names if n not in given]
+        if missing and not partial:
+            raise UnknownNameError(f"[bind] expected {what} '{missing[0]}', got none")
+        return {n: given[n] for n in names if n in given}
+    items = list(given)
+    if len(items) != len(names):
+        raise ParamError(
+            f"[bind] expected {len(names)} {what}s ({', '.join(names)}), got {len(items)}"
+        )
+    return {n: a for n, a in zip(names, items, strict=True) if a is not None}
+
+
+def bind(
+    symbol: Symbol,
+    ctx: Context | None = None,
+    args: Any = None,
+    args_grad: Any = None,
+    grad_req: Any = "write",
+    aux_states: Any = None,
+    group2ctx: Any = None,
+    shared_exec: Executor | None = None,
+) -> Executor:
+    """Binds given arrays.
+
+    Args:
+        args, aux_states: arrays as list or by name, all of them.
+        args_grad: arrays for the gradients; those left out are not computed.
+
+    Raises:
+        ShapeError, DTypeError: arrays that do not fit the symbol.
+        UnknownNameError, ParamError: arrays missing.
+    """
+    ctx = Context(ctx) if ctx is not None else current_context()
+    _distinct(symbol)
+    requests = _requests(symbol, grad_req)
+    arguments = _by_name("argument", symbol.list_arguments(), args, False)
+    states = _by_name("auxiliary state", symbol.list_auxiliary_states(), aux_states, False)
+    for name in (*symbol.list_arguments(), *symbol.list_auxiliary_states()):
+        if name not in arguments and name not in states:
+            raise UnknownNameError(f"[bind] expected an array for '{name}', got none")
+    grads = _by_name("gradient", symbol.list_arguments(), args_grad, True)
+    everything = {**arguments, **states}
+    types = bound_types(
+        symbol,
+        {n: a.shape or None for n, a in everything.items()},
+        {n: a.dtype for n, a in everything.items()},
+    )
+    for name, grad in grads.items():
+        if tuple(grad.shape) != tuple(arguments[name].shape):
+            raise ShapeError(
+                f"[bind] expected a gradient of shape {tuple(arguments[name].shape)} for '{name}', "
+                f"got {tuple(grad.shape)}"
+            )
+    arena = shared_exec._arena if shared_exec is not None else None
+    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena)
+
+
+def evaluate(symbol: Symbol, ctx: Context | None = None, **kwargs: NDArray) -> list[NDArray]:
+    """Outputs of the symbol for given arrays."""
+    return bind(symbol, ctx, kwargs, grad_req="null", aux_states=kwargs).forward()
+
+
+class _NoKernels:
+    """Stands for a backend where only sizes count."""
+
+    def prepare(self, *_: Any) -> None:
+        """No kernel."""
+
+
+def memory_report(symbol: Symbol, for_training: bool = True, **shapes: Any) -> dict[str, int]:
+    """See `Symbol.memory_report`."""
+    types = bound_types(symbol, shapes, None)
+    graph = symbol.graph()
+    if for_training:
+        requests = {n: "write" for n in symbol.list_arguments() if n not in shapes}
+        lowered, _ = joint_graph(graph, types, requests)
+    else:
+        lowered = forward_graph(graph, types, train=False)
+    device = current_context().key
+    _, order = scheduled(finish(lowered, fuse=False), _NoKernels(), device, 0)
+    report = strategies(order)
+    backend = default_backend()
+    compiled = build_plan(finish(lowered, backend=backend), backend, device, "arena", 0)
+    report["arena"] = compiled.memory["arena"]
+    report["lower_bound"] = compiled.memory["lower_bound"]
+    names = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")
+    return {n: report[n] for n in names}
+
+
+install("bind", bind)
+install("simple_bind", simple_bind)
+install("eval", evaluate)
+install("memory_report", memory_report)
