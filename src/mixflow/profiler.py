@@ -51,7 +51,9 @@ def profile(executor: Executor, is_train: bool = False, repeat: int = 3) -> list
     """
     runs = [executor.profile(is_train) for _ in range(repeat)]
     steps = executor.plan(is_train).steps
-    return [_row(step, min(times)) for step, times in zip(steps, zip(*runs, strict=True), strict=True)]
+    return [
+        _row(step, min(times)) for step, times in zip(steps, zip(*runs, strict=True), strict=True)
+    ]
 
 
 def _row(step: Step, seconds: float) -> StepProfile:
@@ -106,9 +108,7 @@ def profile_network(
     return profile(bind_network(name, batch_size, image_shape), is_train, repeat)
 
 
-def bind_network(
-    name: str, batch_size: int, image_shape: Sequence[int] | None = None
-) -> Executor:
+def bind_network(name: str, batch_size: int, image_shape: Sequence[int] | None = None) -> Executor:
     """A network bound for training on random images, with small random parameters."""
     if name not in models.NETWORKS:
         raise UnknownNameError(describe_unknown("network", name, list(models.NETWORKS)))

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 
-def blocked_samples(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
+def blocked_samples(Sample: Any, spread: Any) -> dict[str, list[Any]]:
     """Samples by primitive, made with the tools of `samples`."""
     return {**_order(Sample, spread), **_convolutions(Sample, spread), **_rest(Sample, spread)}
 
 
-def _order(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
+def _order(Sample: Any, spread: Any) -> dict[str, list[Any]]:
     return {
         "block": [
             Sample((spread(2, 16, 3, 2),), {"size": 8}, wrong=((2, 12, 3, 2),)),
@@ -25,7 +25,7 @@ def _order(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
     }
 
 
-def _convolutions(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
+def _convolutions(Sample: Any, spread: Any) -> dict[str, list[Any]]:
     how = {"stride": (1, 1), "dilate": (1, 1), "pad": (1, 1), "groups": 1}
     step = {**how, "stride": (2, 1)}
     x, plain = spread(2, 1, 5, 4, 8), spread(2, 3, 5, 4)
@@ -65,7 +65,7 @@ def _windows() -> list[dict[str, Any]]:
     ]
 
 
-def _pools(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
+def _pools(Sample: Any, spread: Any) -> dict[str, list[Any]]:
     from mixflow.backends.reference import compute
 
     x, full = spread(1, 2, 5, 4, 8), {"count_include_pad": True, "p_value": 2}
@@ -78,7 +78,7 @@ def _pools(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
     return {"blocked_pool": forward, "blocked_pool_grad": grads}
 
 
-def _rest(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
+def _rest(Sample: Any, spread: Any) -> dict[str, list[Any]]:
     x, dy, addend = (spread(3, 2, 5, 2, 8, seed=s) for s in range(3))
     gamma, beta, mean, inv = (spread(16, seed=s, signed=s != 3) for s in range(4))
     bad = (x.shape, (8,), (16,))
@@ -96,9 +96,7 @@ def _rest(Sample: Any, spread: Any) -> dict[str, list[Any]]:  # noqa: N803
             Sample((x, gamma, beta, mean, inv, addend), ends),
         ],
         "blocked_norm_grad": [
-            Sample(
-                (dy, x, gamma, beta, mean, inv), wrong=((3, 2, 5), *bad, (16,), (16,))
-            ),
+            Sample((dy, x, gamma, beta, mean, inv), wrong=((3, 2, 5), *bad, (16,), (16,))),
             Sample((dy, x, gamma, beta, mean, inv), {"relu": True}),
         ],
         "blocked_lrn": [Sample((x,), lrn)],

@@ -166,9 +166,7 @@ class _Epilogue:
             self._emit(node, new, ends, sums)
         return with_heads(self.graph, new)
 
-    def _needs(
-        self, node: Node, ends: dict[Node, Node], sums: dict[Node, Node]
-    ) -> list[Node]:
+    def _needs(self, node: Node, ends: dict[Node, Node], sums: dict[Node, Node]) -> list[Node]:
         """Nodes that come first: a kernel waits for its addend, an end for its kernel."""
         needs = [v.node for v in node.inputs]
         if node in ends:

@@ -77,7 +77,9 @@ class _Layout:
             flat = all(d == 1 for d in value.shape[2:])
             with origin(value.node.origin):
                 made = (
-                    emit("reshape", blocked, shape=value.shape) if flat else emit("unblock", blocked)
+                    emit("reshape", blocked, shape=value.shape)
+                    if flat
+                    else emit("unblock", blocked)
                 )
             found = self.plains[value] = made
         return found

@@ -94,9 +94,7 @@ def _finishing(fuse: bool, backend: Any) -> tuple[Pass, ...]:
     return tuple(passes)
 
 
-def optimize(
-    graph: Graph, *, train: bool = False, fuse: bool = True, backend: Any = None
-) -> Graph:
+def optimize(graph: Graph, *, train: bool = False, fuse: bool = True, backend: Any = None) -> Graph:
     """The graph of primitives and programs that runs; layouts are those `backend` asks for."""
     first = Pass("lower", lambda g: lower(g, infer(g), train=train), frozenset(), _LOWERED)
     return run_passes(graph, (first, *_finishing(fuse, backend)))

@@ -92,9 +92,7 @@ def blocked_norm_train(x: Array, gamma: Array, beta: Array, *rest: Any) -> tuple
 
 
 @kernel("blocked_norm")
-def blocked_norm(
-    x: Array, gamma: Array, beta: Array, mean: Array, inv: Array, *rest: Any
-) -> Array:
+def blocked_norm(x: Array, gamma: Array, beta: Array, mean: Array, inv: Array, *rest: Any) -> Array:
     """As batch_norm."""
     *more, params = rest
     y = nn.batch_norm(unblock(x, {}), widened(gamma), beta, mean, widened(inv), {"axis": 1})
