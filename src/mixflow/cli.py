@@ -10,7 +10,7 @@ from typing import Any
 
 from . import datasets, extras, models, profiler, train, visualization
 from .checkpoint import load_checkpoint
-from .errors import MixflowError
+from .errors import MixflowError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .io import NDArrayIter
 from .module import Module
@@ -143,9 +143,11 @@ def _summary(args: argparse.Namespace) -> None:
 
 def _profile(args: argparse.Namespace) -> None:
     """``mixflow profile``: the costliest steps of a plan."""
-    rows = profiler.profile_network(
-        args.network, args.batch_size, not args.predict, args.repeat, args.image_shape
-    )
+    if args.network not in models.NETWORKS:
+        raise UnknownNameError(describe_unknown("network", args.network, list(models.NETWORKS)))
+    shapes = models.input_shapes(args.network, args.batch_size, args.image_shape)
+    executor = profiler.bind_random(models.NETWORKS[args.network](), shapes)
+    rows = profiler.profile(executor, not args.predict, args.repeat)
     total = sum(row.seconds for row in rows)
     what = "prediction" if args.predict else "training"
     _table(

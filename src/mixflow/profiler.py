@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import dtype as dtypes
-from . import models
 from . import ndarray as nd
 from .context import cpu
-from .errors import UnknownNameError, describe_unknown
 from .executor import Executor
 from .passes.plan import Step
+from .symbol.symbol import Symbol
 
 
 @dataclass(frozen=True)
@@ -89,35 +88,14 @@ def by_primitive(rows: Sequence[StepProfile]) -> list[tuple[str, int, float]]:
     return sorted(table, key=lambda entry: -entry[2])
 
 
-def profile_network(
-    name: str,
-    batch_size: int,
-    is_train: bool = True,
-    repeat: int = 3,
-    image_shape: Sequence[int] | None = None,
-) -> list[StepProfile]:
-    """Profiles a network of `mixflow.models` on random images.
+def bind_random(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Executor:
+    """A symbol bound for training on random data, with small random parameters.
 
     Args:
-        name: a key of `models.NETWORKS`.
-        image_shape: of one sample; None = what the network is made for.
-
-    Raises:
-        UnknownNameError: no such network.
+        shapes: of the inputs that fix all others, by name.
     """
-    return profile(bind_network(name, batch_size, image_shape), is_train, repeat)
-
-
-def bind_network(name: str, batch_size: int, image_shape: Sequence[int] | None = None) -> Executor:
-    """A network bound for training on random images, with small random parameters."""
-    if name not in models.NETWORKS:
-        raise UnknownNameError(describe_unknown("network", name, list(models.NETWORKS)))
-    symbol = models.NETWORKS[name]()
-    sample = None if image_shape is None else tuple(image_shape)
-    shapes = models.input_shapes(name, batch_size, sample)
-    requests = {
-        n: "null" if n in ("data", "softmax_label") else "write" for n in symbol.list_arguments()
-    }
+    given = {*shapes, "softmax_label"}
+    requests = {n: "null" if n in given else "write" for n in symbol.list_arguments()}
     executor: Any = symbol.simple_bind(cpu(), grad_req=requests, **shapes)
     for key, array in executor.arg_dict.items():
         if key != "softmax_label":

