@@ -2,6 +2,7 @@
 #include "bind/modules.h"
 #include "bind/waits.h"
 #include "kernels/kernel.h"
+#include "kernels/tuner.h"
 
 namespace mixflow::bind {
 namespace {
@@ -49,9 +50,10 @@ nb::object prepare(const std::string& primitive, nb::dict attrs, nb::handle inpu
   return kernel ? nb::cast(PyKernel{std::move(kernel)}) : nb::none();
 }
 
-// For tests: runs a kernel as a task on plain arrays and waits.
+// For tests: runs a kernel as a task on plain arrays and waits. With `prepared` the kernel gets its
+// weights (the second input) in the form that it keeps between runs.
 void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_t seed,
-                uint64_t draw) {
+                uint64_t draw, bool prepared) {
   auto args = to_arrays(ins, "run_kernel");
   const size_t inputs = args.size();
   for (auto& out : to_arrays(outs, "run_kernel")) args.push_back(out);
@@ -60,17 +62,20 @@ void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_
     kernels::KernelRef kernel;
     std::vector<const void*> in;
     std::vector<void*> out;
-    storage::BlockRef workspace;
+    storage::BlockRef workspace, prepared;
     kernels::RunContext values;
     std::vector<plan::Array> keep;
     void run(engine::TaskContext&) override {
-      kernel->run({in.data(), out.data(), workspace->data()}, values);
+      const void* form = prepared ? prepared->data() : nullptr;
+      if (prepared) kernel->prepare_weights(in[1], prepared->data());
+      kernel->run({in.data(), out.data(), workspace->data(), form}, values);
     }
     std::string describe() const override { return kernel->implementation; }
   };
   auto task = std::make_unique<Task>();
   task->kernel = kernel.kernel;
   task->workspace = storage::allocate(kernel.kernel->workspace_bytes);
+  if (prepared) task->prepared = storage::allocate(kernel.kernel->prepared_bytes);
   task->values = {seed, draw};
   task->threads = kernel.kernel->threads;
   plan::Chunk done(0, Device{});
@@ -89,6 +94,7 @@ void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_
 void bind_kernels(nb::module_& m) {
   nb::class_<PyKernel>(m, "Kernel")
       .def_prop_ro("workspace_bytes", [](PyKernel& k) { return k.kernel->workspace_bytes; })
+      .def_prop_ro("prepared_bytes", [](PyKernel& k) { return k.kernel->prepared_bytes; })
       .def_prop_ro("threads", [](PyKernel& k) { return k.kernel->threads; })
       .def_prop_ro("cheap", [](PyKernel& k) { return k.kernel->cheap; })
       .def_prop_ro("random", [](PyKernel& k) { return k.kernel->random; })
@@ -102,7 +108,11 @@ void bind_kernels(nb::module_& m) {
   m.def("prepare", prepare, nb::arg("primitive"), nb::arg("attrs"), nb::arg("inputs"),
         nb::arg("outputs"), nb::arg("threads") = 0);
   m.def("run_kernel", run_kernel, nb::arg("kernel"), nb::arg("ins"), nb::arg("outs"),
-        nb::arg("seed") = 0, nb::arg("draw") = 0);
+        nb::arg("seed") = 0, nb::arg("draw") = 0, nb::arg("prepared") = false);
+  m.def("set_deterministic", kernels::set_deterministic, nb::arg("on"));
+  m.def("set_tuning_folder", kernels::set_tuning_folder, nb::arg("folder"));
+  m.def("set_tuning_path", kernels::set_tuning_path, nb::arg("path"));
+  m.def("tuning_path", [] { return kernels::tuner()->path(); });
   m.def("kernel_registry", [] { return nb::capsule(&kernels::registry(), kRegistryName); });
   kernels::register_plain_kernels(kernels::registry());
 }

@@ -40,6 +40,8 @@ struct Buffers {
   const void* const* in = nullptr;  // one pointer per input descriptor
   void* const* out = nullptr;       // one pointer per output descriptor
   void* workspace = nullptr;        // Kernel::workspace_bytes, aligned to 64
+  // What Kernel::prepare_weights made of the weights of this run; null = made at each run.
+  const void* prepared = nullptr;
 };
 
 // What changes from run to run besides the buffers.
@@ -54,7 +56,12 @@ class Kernel {
   virtual ~Kernel() = default;
   virtual void run(const Buffers& buffers, const RunContext& context) const = 0;
 
+  // Makes the form in which the kernel reads its weights, for a caller that keeps it as long as the
+  // weights' version lasts (prediction). Only where prepared_bytes > 0.
+  virtual void prepare_weights(const void* /*weights*/, void* /*prepared*/) const {}
+
   size_t workspace_bytes = 0;
+  size_t prepared_bytes = 0;  // size of prepared weights, aligned to 64; 0 = no such form
   int threads = 1;         // threads that run() uses: the lease it needs
   bool cheap = false;      // short enough to run on the pushing thread (about 20 us)
   bool random = false;     // takes a draw number
@@ -84,6 +91,10 @@ class Registry {
                    Factory factory) = 0;
   // Null when nobody serves the request. Not cached: the caller caches by signature.
   virtual KernelRef prepare(const Request& request) const = 0;
+  // The same among factories of a lower rank: what a factory would leave the request to.
+  virtual KernelRef prepare_below(const Request& request, int rank) const = 0;
+  // Names of the implementations of a primitive, best first, with commas between.
+  virtual std::string implementations(const std::string& primitive) const = 0;
 };
 
 Registry& registry();

@@ -1,5 +1,6 @@
 // The registry of factories, and the list of the families of plain kernels.
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <shared_mutex>
 
@@ -17,6 +18,7 @@ void register_index_nd_kernels(Registry&);
 void register_sort_kernels(Registry&);
 void register_random_kernels(Registry&);
 void register_conv_kernels(Registry&);
+void register_winograd_kernels(Registry&);
 void register_pool_kernels(Registry&);
 void register_matmul_kernels(Registry&);
 void register_softmax_kernels(Registry&);
@@ -38,16 +40,18 @@ class RegistryImpl final : public Registry {
            Factory factory) override {
     std::unique_lock lock(mutex_);
     std::vector<Entry>& list = entries_[primitive];
-    const auto place = std::find_if(list.begin(), list.end(),
-                                    [rank](const Entry& e) { return e.rank < rank; });
+    const auto place =
+        std::find_if(list.begin(), list.end(), [rank](const Entry& e) { return e.rank < rank; });
     list.insert(place, Entry{rank, implementation, std::move(factory)});
   }
 
   KernelRef prepare(const Request& request) const override {
-    std::shared_lock lock(mutex_);
-    const auto it = entries_.find(request.primitive);
-    if (it == entries_.end()) return nullptr;
-    for (const Entry& entry : it->second) {
+    return prepare_below(request, std::numeric_limits<int>::max());
+  }
+
+  KernelRef prepare_below(const Request& request, int rank) const override {
+    for (const Entry& entry : entries_of(request.primitive)) {
+      if (entry.rank >= rank) continue;
       std::unique_ptr<Kernel> kernel = entry.factory(request);
       if (!kernel) continue;
       if (kernel->implementation.empty()) kernel->implementation = entry.implementation;
@@ -56,7 +60,22 @@ class RegistryImpl final : public Registry {
     return nullptr;
   }
 
+  std::string implementations(const std::string& primitive) const override {
+    std::string names;
+    for (const Entry& entry : entries_of(primitive)) {
+      names += (names.empty() ? "" : ",") + entry.implementation;
+    }
+    return names;
+  }
+
  private:
+  // A copy: a factory may ask the registry for other kernels, so none runs under the lock.
+  std::vector<Entry> entries_of(const std::string& primitive) const {
+    std::shared_lock lock(mutex_);
+    const auto it = entries_.find(primitive);
+    return it == entries_.end() ? std::vector<Entry>{} : it->second;
+  }
+
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::string, std::vector<Entry>> entries_;
 };
@@ -81,6 +100,7 @@ void register_plain_kernels(Registry& target) {
     register_sort_kernels(target);
     register_random_kernels(target);
     register_conv_kernels(target);
+    register_winograd_kernels(target);
     register_pool_kernels(target);
     register_matmul_kernels(target);
     register_softmax_kernels(target);

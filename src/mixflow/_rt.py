@@ -270,6 +270,9 @@ class Core(Protocol):
         """The core budget of the process."""
 
     def threads(self) -> int: ...
+    def set_deterministic(self, on: bool) -> None:
+        """Whether kernels prepared from now on are chosen by fixed rules instead of by timing."""
+
     def set_queue_limits(self, tasks: int, nbytes: int) -> None: ...
     def start_trace(self) -> None: ...
     def stop_trace(self) -> list[dict[str, Any]]:

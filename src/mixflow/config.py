@@ -95,6 +95,8 @@ class Config:
         memory_limit: most bytes that arrays may hold together; 0 = no limit.
         queue_tasks: pending tasks at which a push blocks, at least 1.
         queue_bytes: bytes held by pending tasks at which a push blocks; 0 = a quarter of memory.
+        deterministic: choose kernels by fixed rules, not by timing, so that runs repeat bit by bit
+            (same machine and thread count). Holds for kernels prepared afterwards.
         verify: check every graph between passes; slower, for debugging and tests.
     """
 
@@ -105,6 +107,7 @@ class Config:
     memory_limit: int = _setting("MIXFLOW_MEMORY_LIMIT", _bytes, 0)
     queue_tasks: int = _setting("MIXFLOW_QUEUE_TASKS", _positive, 1 << 16)
     queue_bytes: int = _setting("MIXFLOW_QUEUE_BYTES", _bytes, 0)
+    deterministic: bool = _setting("MIXFLOW_DETERMINISTIC", _bool, False)
     verify: bool = _setting("MIXFLOW_VERIFY", _bool, False)
 
 

@@ -21,6 +21,9 @@ def _apply(old: config.Config | None, new: config.Config) -> None:
         core.set_queue_limits(*queue)
     if old is None or old.memory_limit != new.memory_limit:
         core.set_memory_limit(new.memory_limit)
+    if old is None or old.deterministic != new.deterministic:
+        core.set_deterministic(new.deterministic)
+        core.clear_dispatch_cache()
 
 
 def _set_threads(count: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import _rt
+from .. import _rt, config
 from .. import dtype as dtypes
 from ..ir import Desc, Operator
 from . import onednn_loader
@@ -21,9 +22,17 @@ SMALL_CONVOLUTION = 2_000_000
 
 
 def load() -> str | None:
-    """Adds the optional kernel libraries to the core; returns oneDNN's version, or None."""
+    """Adds the optional kernel libraries to the core, and the folder for choices made by timing.
+
+    Returns oneDNN's version, or None.
+    """
     core: Any = _rt.core
+    core.set_tuning_folder(os.path.join(_cache_folder(), "mixflow"))
     return onednn_loader.load(core)
+
+
+def _cache_folder() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 
 def attributes(params: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +109,10 @@ class NativeBackend:
         if op.host is not None:
             return op.host(params, inputs, outputs)
         threads = threads or _rt.core.threads()
-        key = _signature(op, params, inputs, outputs, threads)
+        key = (
+            _signature(op, params, inputs, outputs, threads),
+            config.current().deterministic,
+        )
         kernel = self._cache.get(key)
         if kernel is None:
             kernel = _rt.core.prepare(op.name, attributes(params), inputs, outputs, threads)

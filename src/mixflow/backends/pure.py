@@ -365,6 +365,10 @@ def set_threads(count: int) -> None:
     _threads = count
 
 
+def set_deterministic(on: bool) -> None:
+    """NumPy has one kernel for each primitive."""
+
+
 def threads() -> int:
     """The core budget of the process."""
     return _threads

@@ -1,0 +1,353 @@
+// Tile transforms of Winograd's convolution, vectorised over channels. A row of tiles goes through
+// a strip in the L1 cache that holds [row][column][lane] with the padding already zero, so that the
+// transforms know nothing of the order of the tensor or of its edges.
+#include "kernels/simd/transpose.h"
+#include "kernels/winograd.h"
+
+namespace mixflow::kernels::MIXFLOW_ISA {
+namespace {
+
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// F(2, 3): points 0, 1, -1 and infinity.
+struct F2 {
+  static constexpr int kSide = 2, kPoints = 4;
+  static void input(const Lanes* d, Lanes* o) {
+    o[0] = d[0] - d[2];
+    o[1] = d[1] + d[2];
+    o[2] = d[2] - d[1];
+    o[3] = d[1] - d[3];
+  }
+  static void output(const Lanes* m, Lanes* o) {
+    o[0] = m[0] + m[1] + m[2];
+    o[1] = m[1] - m[2] - m[3];
+  }
+  static void output_grad(const Lanes* y, Lanes* o) {
+    o[0] = y[0];
+    o[1] = y[0] + y[1];
+    o[2] = y[0] - y[1];
+    o[3] = -y[1];
+  }
+  static void weights(const Lanes* g, Lanes* o) {
+    const Lanes even = 0.5f * (g[0] + g[2]), odd = 0.5f * g[1];
+    o[0] = g[0];
+    o[1] = even + odd;
+    o[2] = even - odd;
+    o[3] = g[2];
+  }
+  static void weights_grad(const Lanes* u, Lanes* o) {
+    const Lanes sum = 0.5f * (u[1] + u[2]);
+    o[0] = u[0] + sum;
+    o[1] = 0.5f * (u[1] - u[2]);
+    o[2] = sum + u[3];
+  }
+};
+
+// F(4, 3): points 0, 1, -1, 2, -2 and infinity.
+struct F4 {
+  static constexpr int kSide = 4, kPoints = 6;
+  static void input(const Lanes* d, Lanes* o) {
+    const Lanes a = d[4] - 4.0f * d[2], b = d[3] - 4.0f * d[1];
+    const Lanes c = d[4] - d[2], e = 2.0f * (d[3] - d[1]);
+    o[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];
+    o[1] = a + b;
+    o[2] = a - b;
+    o[3] = c + e;
+    o[4] = c - e;
+    o[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];
+  }
+  static void output(const Lanes* m, Lanes* o) {
+    const Lanes a = m[1] + m[2], b = m[1] - m[2], c = m[3] + m[4], e = m[3] - m[4];
+    o[0] = m[0] + a + c;
+    o[1] = b + 2.0f * e;
+    o[2] = a + 4.0f * c;
+    o[3] = b + 8.0f * e + m[5];
+  }
+  static void output_grad(const Lanes* y, Lanes* o) {
+    const Lanes a = y[0] + y[2], b = y[1] + y[3];
+    const Lanes c = y[0] + 4.0f * y[2], e = 2.0f * y[1] + 8.0f * y[3];
+    o[0] = y[0];
+    o[1] = a + b;
+    o[2] = a - b;
+    o[3] = c + e;
+    o[4] = c - e;
+    o[5] = y[3];
+  }
+  static void weights(const Lanes* g, Lanes* o) {
+    const Lanes a = (-1.0f / 6) * (g[0] + g[2]), b = (1.0f / 6) * g[1];
+    const Lanes c = (1.0f / 24) * g[0] + (1.0f / 6) * g[2], e = (1.0f / 12) * g[1];
+    o[0] = 0.25f * g[0];
+    o[1] = a - b;
+    o[2] = a + b;
+    o[3] = c + e;
+    o[4] = c - e;
+    o[5] = g[2];
+  }
+  static void weights_grad(const Lanes* u, Lanes* o) {
+    const Lanes a = (1.0f / 6) * (u[1] + u[2]), c = u[3] + u[4];
+    o[0] = 0.25f * u[0] - a + (1.0f / 24) * c;
+    o[1] = (1.0f / 6) * (u[2] - u[1]) + (1.0f / 12) * (u[3] - u[4]);
+    o[2] = (1.0f / 6) * c - a + u[5];
+  }
+};
+
+// Applies a transform of `from` to `to` values to columns, then to rows. load_at(row, col) and
+// store_at(row, col, value) say where the square comes from and goes to.
+template <int from, int to, class Transform, class Load, class Store>
+inline void both_ways(const Transform& transform, const Load& load_at, const Store& store_at) {
+  Lanes middle[to][from];
+#pragma GCC unroll 6
+  for (int col = 0; col < from; ++col) {
+    Lanes in[from], out[to];
+#pragma GCC unroll 6
+    for (int row = 0; row < from; ++row) in[row] = load_at(row, col);
+    transform(in, out);
+#pragma GCC unroll 6
+    for (int row = 0; row < to; ++row) middle[row][col] = out[row];
+  }
+#pragma GCC unroll 6
+  for (int row = 0; row < to; ++row) {
+    Lanes out[to];
+    transform(middle[row], out);
+#pragma GCC unroll 6
+    for (int col = 0; col < to; ++col) store_at(row, col, out[col]);
+  }
+}
+
+// Calls body(image, tile row, tile column, tiles, index in the block) for each run of neighbours.
+template <class Body>
+void for_runs(const WinogradTiles& t, const Body& body) {
+  const WinogradPlane& p = t.plane;
+  for (int64_t done = 0; done < t.count;) {
+    const int64_t tile = t.first + done;
+    const int64_t col = tile % p.tile_cols, row = tile / p.tile_cols % p.tile_rows;
+    const int64_t width = least(least(kWinogradTilesWide, p.tile_cols - col), t.count - done);
+    body(tile / p.tile_cols / p.tile_rows, row, col, width, done);
+    done += width;
+  }
+}
+
+// The part of a strip that lies inside the image.
+struct Window {
+  int64_t image, channel, row, col;  // of the strip's corner; row and col may be outside
+  int64_t rows, cols;
+  int64_t left, right;  // columns inside: [left, right)
+
+  Window(const WinogradPlane& p, int64_t image, int64_t channel, int64_t row, int64_t col,
+         int64_t rows, int64_t cols)
+      : image(image),
+        channel(channel),
+        row(row),
+        col(col),
+        rows(rows),
+        cols(cols),
+        left(least(cols, most(0, -col))),
+        right(most(left, least(cols, p.width - col))) {}
+  bool inside(const WinogradPlane& p, int64_t r) const {
+    return row + r >= 0 && row + r < p.height;
+  }
+};
+
+// Calls body(offset in the tensor, first lane, lanes) for the pieces in which one pixel's channels
+// lie together.
+template <class Body>
+inline void for_pieces(const WinogradPlane& p, const Window& w, int64_t y, const Body& body) {
+  const int64_t blocks = (p.channels + p.block - 1) / p.block;
+  for (int64_t lane = 0; lane < kWide;) {
+    const int64_t channel = w.channel + lane, inner = channel % p.block;
+    const int64_t size = least(kWide - lane, p.block - inner);
+    if (channel >= blocks * p.block) break;
+    const int64_t plane = (w.image * blocks + channel / p.block) * p.height + y;
+    body((plane * p.width + w.col + w.left) * p.block + inner, lane, size);
+    lane += size;
+  }
+}
+
+inline void clear(float* to, int64_t vectors) {
+  for (int64_t i = 0; i < vectors; ++i) put(to + i * kWide, Lanes{});
+}
+
+// One row of pixels into vectors.
+inline void gather_row(const WinogradPlane& p, const Window& w, const float* x, int64_t y,
+                       float* to) {
+  const int64_t count = w.right - w.left;
+  if (p.block == 1) {
+    const int64_t plane = (w.image * p.channels + w.channel) * p.height + y;
+    rows_to_lanes(x + plane * p.width + w.col + w.left, p.height * p.width,
+                  most(0, least(kWide, p.channels - w.channel)), count, to);
+    return;
+  }
+  for_pieces(p, w, y, [&](int64_t from, int64_t lane, int64_t size) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(to + i * kWide + lane, x + from + i * p.block,
+                  static_cast<size_t>(size) * sizeof(float));
+    }
+  });
+}
+
+void gather(const WinogradPlane& p, const Window& w, const float* x, float* strip) {
+  if (w.channel >= p.channels) return clear(strip, w.rows * w.cols);
+  const bool ragged = p.block != 1 && p.channels - w.channel < kWide;
+  for (int64_t r = 0; r < w.rows; ++r) {
+    float* to = strip + r * w.cols * kWide;
+    if (ragged || !w.inside(p, r)) clear(to, w.cols);
+    if (!w.inside(p, r)) continue;
+    clear(to, w.left);
+    gather_row(p, w, x, w.row + r, to + w.left * kWide);
+    clear(to + w.right * kWide, w.cols - w.right);
+  }
+}
+
+void scatter(const WinogradPlane& p, const Window& w, const float* strip, float* y) {
+  const int64_t count = w.right - w.left;
+  for (int64_t r = 0; r < w.rows && w.inside(p, r); ++r) {
+    const float* from = strip + r * w.cols * kWide;
+    if (p.block == 1) {
+      const int64_t plane = (w.image * p.channels + w.channel) * p.height + w.row + r;
+      lanes_to_rows(from, count, y + plane * p.width + w.col, p.height * p.width,
+                    least(kWide, p.channels - w.channel));
+      continue;
+    }
+    for_pieces(p, w, w.row + r, [&](int64_t to, int64_t lane, int64_t size) {
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(y + to + i * p.block, from + i * kWide + lane,
+                    static_cast<size_t>(size) * sizeof(float));
+      }
+    });
+  }
+}
+
+template <class F>
+void input(const WinogradTiles& t, const float* x) {
+  const int64_t step = t.point_step;
+  for (int64_t block = t.block_begin; block < t.block_end; ++block) {
+    float* base = t.points + block * t.rows * kWide;
+    for_runs(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+      const Window w(t.plane, image, block * kWide, row * F::kSide + t.plane.shift,
+                     col * F::kSide + t.plane.shift_x, F::kPoints, tiles * F::kSide + 2);
+      gather(t.plane, w, x, t.strip);
+      for (int64_t i = 0; i < tiles; ++i) {
+        const float* from = t.strip + i * F::kSide * kWide;
+        float* to = base + (index + i) * kWide;
+        both_ways<F::kPoints, F::kPoints>(
+            F::input, [&](int r, int c) { return load(from + (r * w.cols + c) * kWide); },
+            [&](int r, int c, Lanes v) { put(to + (r * F::kPoints + c) * step, v); });
+      }
+    });
+  }
+}
+
+template <class F>
+void output_grad(const WinogradTiles& t, const float* dy) {
+  const int64_t step = t.point_step;
+  for (int64_t block = t.block_begin; block < t.block_end; ++block) {
+    float* base = t.points + block * t.rows * kWide;
+    for_runs(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+      const Window w(t.plane, image, block * kWide, row * F::kSide, col * F::kSide, F::kSide,
+                     tiles * F::kSide);
+      gather(t.plane, w, dy, t.strip);
+      for (int64_t i = 0; i < tiles; ++i) {
+        const float* from = t.strip + i * F::kSide * kWide;
+        float* to = base + (index + i) * kWide;
+        both_ways<F::kSide, F::kPoints>(
+            F::output_grad, [&](int r, int c) { return load(from + (r * w.cols + c) * kWide); },
+            [&](int r, int c, Lanes v) { put(to + (r * F::kPoints + c) * step, v); });
+      }
+    });
+  }
+}
+
+// Lanes beyond the channels have products of zero weights; blocked tensors get zeros there, as
+// their order demands, so the bias must not reach them.
+inline Lanes bias_of(const float* bias, int64_t channel, int64_t channels) {
+  if (!bias || channel >= channels) return Lanes{};
+  return load_some(bias + channel, least(kWide, channels - channel));
+}
+
+template <class F>
+void output(const WinogradTiles& t, const float* bias, bool relu, float* y) {
+  const int64_t step = t.point_step;
+  for (int64_t block = t.block_begin; block < t.block_end; ++block) {
+    const float* base = t.points + block * t.rows * kWide;
+    const Lanes add = bias_of(bias, block * kWide, t.plane.channels);
+    for_runs(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+      const Window w(t.plane, image, block * kWide, row * F::kSide, col * F::kSide, F::kSide,
+                     tiles * F::kSide);
+      for (int64_t i = 0; i < tiles; ++i) {
+        const float* from = base + (index + i) * kWide;
+        float* to = t.strip + i * F::kSide * kWide;
+        both_ways<F::kPoints, F::kSide>(
+            F::output, [&](int r, int c) { return load(from + (r * F::kPoints + c) * step); },
+            [&](int r, int c, Lanes v) {
+              v += add;
+              // A NaN stays one, as in the elementwise relu.
+              if (relu) v = v < 0.0f ? Lanes{} : v;
+              put(to + (r * w.cols + c) * kWide, v);
+            });
+      }
+      scatter(t.plane, w, t.strip, y);
+    });
+  }
+}
+
+template <class F>
+void weights(const WinogradWeights& t, const float* w, float* points) {
+  for (int64_t block = t.begin; block < t.end; ++block) {
+    const int64_t filters = most(0, least(kWide, t.filters - block * kWide));
+    for (int64_t d = 0; d < t.depth_padded; ++d) {
+      if (d >= t.depth) {
+        clear(t.strip, 9);
+      } else {
+        rows_to_lanes(w + block * kWide * t.filter_step + d * t.depth_step, t.filter_step, filters,
+                      9, t.strip);
+      }
+      float* to = points + block / 2 * t.block_step + block % 2 * kWide + d * t.row_step;
+      both_ways<3, F::kPoints>(
+          F::weights,
+          [&](int r, int c) {
+            const int tap = r * 3 + c;
+            return load(t.strip + (t.rotate ? 8 - tap : tap) * kWide);
+          },
+          [&](int r, int c, Lanes v) { put(to + (r * F::kPoints + c) * t.point_step, v); });
+    }
+  }
+}
+
+template <class F>
+void weights_grad(const WinogradWeights& t, const float* points, float* dw) {
+  for (int64_t block = t.begin; block < t.end; ++block) {
+    const int64_t filters = least(kWide, t.filters - block * kWide);
+    for (int64_t d = 0; d < t.depth; ++d) {
+      const float* from = points + block * t.block_step + d * t.row_step;
+      both_ways<F::kPoints, 3>(
+          F::weights_grad,
+          [&](int r, int c) { return load(from + (r * F::kPoints + c) * t.point_step); },
+          [&](int r, int c, Lanes v) { put(t.strip + (r * 3 + c) * kWide, v); });
+      lanes_to_rows(t.strip, 9, dw + block * kWide * t.filter_step + d * t.depth_step,
+                    t.filter_step, filters);
+    }
+  }
+}
+
+}  // namespace
+
+void winograd_input(WinogradRule rule, const WinogradTiles& t, const float* x) {
+  rule == WinogradRule::f4 ? input<F4>(t, x) : input<F2>(t, x);
+}
+void winograd_output(WinogradRule rule, const WinogradTiles& t, const float* bias, bool relu,
+                     float* y) {
+  rule == WinogradRule::f4 ? output<F4>(t, bias, relu, y) : output<F2>(t, bias, relu, y);
+}
+void winograd_output_grad(WinogradRule rule, const WinogradTiles& t, const float* dy) {
+  rule == WinogradRule::f4 ? output_grad<F4>(t, dy) : output_grad<F2>(t, dy);
+}
+void winograd_weights(WinogradRule rule, const WinogradWeights& t, const float* w, float* points) {
+  rule == WinogradRule::f4 ? weights<F4>(t, w, points) : weights<F2>(t, w, points);
+}
+void winograd_weights_grad(WinogradRule rule, const WinogradWeights& t, const float* points,
+                           float* dw) {
+  rule == WinogradRule::f4 ? weights_grad<F4>(t, points, dw) : weights_grad<F2>(t, points, dw);
+}
+
+}  // namespace mixflow::kernels::MIXFLOW_ISA

@@ -1,0 +1,94 @@
+// Winograd's minimal filtering F(m x m, 3 x 3) (Lavin and Gray, 2015) on blocks of tiles: tile
+// transforms, vectorised over channels, and one matrix product for each of the (m + 2)^2 points.
+//
+// Transformed data of a block of tiles lies as [point][channel block][tile][lane], where a lane is
+// a channel of a vector: a product then reads its rows at fixed distances, without packing.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa.h"
+
+namespace mixflow::kernels {
+
+enum class WinogradRule { f2 = 2, f4 = 4 };  // the side of an output tile
+
+inline int64_t side_of(WinogradRule rule) { return static_cast<int64_t>(rule); }
+inline int64_t points_of(WinogradRule rule) { return (side_of(rule) + 2) * (side_of(rule) + 2); }
+
+// One tensor (images, channels, height, width): plain, or with `block` channels innermost
+// (nChw8c, nChw16c), and the grid of tiles over it.
+struct WinogradPlane {
+  int64_t images = 0, channels = 0, height = 0, width = 0;
+  int64_t block = 1;                     // 1 = plain
+  int64_t tile_rows = 0, tile_cols = 0;  // tiles of one image
+  // Row (column) of a tile's corner = tile row (column) * side + shift (shift_x).
+  int64_t shift = 0, shift_x = 0;
+};
+
+// A block of tiles between a tensor and its transform. Tiles count over images, rows, columns.
+struct WinogradTiles {
+  WinogradPlane plane;
+  int64_t first = 0, count = 0;            // tiles
+  int64_t block_begin = 0, block_end = 0;  // blocks of `lanes` channels
+  int64_t rows = 0;                        // tiles for which a channel block has room
+  int64_t point_step = 0;                  // elements from one point to the next
+  float* points = nullptr;
+  float* strip = nullptr;  // kWinogradStrip floats of scratch
+};
+
+struct WinogradWeights {
+  int64_t filters = 0, depth = 0;           // of the product: vectors run over filters
+  int64_t filter_step = 0, depth_step = 0;  // elements between 3 x 3 filters
+  bool rotate = false;                      // for the data gradient
+  int64_t begin = 0, end = 0;               // blocks of `lanes` filters
+  int64_t point_step = 0;
+  int64_t block_step = 0, row_step = 0;  // elements between blocks of filters, depth rows
+  int64_t depth_padded = 0;              // rows to write; zero beyond `depth`
+  float* strip = nullptr;
+};
+
+// C[n-block][row][lane] (+)= A B for one point. Forward: rows are tiles and the sum runs over
+// channels; weight gradient: rows are channels and the sum runs over tiles.
+struct WinogradProduct {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* c = nullptr;
+  int64_t a_step = 0, b_step = 0, c_step = 0;  // elements from one block of lanes to the next
+  int64_t rows = 0;    // forward: tiles, a multiple of the tile; gradient: channel blocks
+  int64_t depth = 0;   // forward: channel blocks; gradient: tiles
+  int64_t panels = 0;  // pairs of blocks of columns
+  bool accumulate = false;
+};
+
+struct WinogradIsa {
+  int64_t lanes;      // channels of a vector
+  int64_t tile_rows;  // tiles that a product computes at a time
+};
+
+constexpr int64_t kWinogradTilesWide = 11;  // of a strip: 46 columns at most
+constexpr int64_t kWinogradStrip = 6 * 48 * 16;
+
+#define MIXFLOW_DECLARE_WINOGRAD                                                              \
+  WinogradIsa winograd_isa();                                                                 \
+  void winograd_input(WinogradRule, const WinogradTiles&, const float* x);                    \
+  void winograd_output(WinogradRule, const WinogradTiles&, const float* bias, bool relu,      \
+                       float* y);                                                             \
+  void winograd_output_grad(WinogradRule, const WinogradTiles&, const float* dy);             \
+  void winograd_weights(WinogradRule, const WinogradWeights&, const float* w, float* points); \
+  void winograd_weights_grad(WinogradRule, const WinogradWeights&, const float* points,       \
+                             float* dw);                                                      \
+  void winograd_product(const WinogradProduct&);                                              \
+  void winograd_product_grad(const WinogradProduct&);
+namespace isa_baseline {
+MIXFLOW_DECLARE_WINOGRAD
+}
+namespace isa_avx2 {
+MIXFLOW_DECLARE_WINOGRAD
+}
+namespace isa_avx512 {
+MIXFLOW_DECLARE_WINOGRAD
+}
+#undef MIXFLOW_DECLARE_WINOGRAD
+
+}  // namespace mixflow::kernels
