@@ -2,7 +2,6 @@
 #include "kernels/blocked.h"
 
 #include "kernels/dispatch.h"
-#include "kernels/lrn.h"
 #include "kernels/strided.h"
 
 namespace mixflow::kernels {
@@ -161,82 +160,59 @@ std::unique_ptr<Kernel> make_pool(const Request& r, bool grad) {
   return std::make_unique<BlockedPoolKernel>(r, grad, BlockView(x), g);
 }
 
-// -- local response normalisation: strips of places are laid out plainly, then as lrn.cpp
+// -- local response normalisation
 
 class BlockedLrnKernel final : public Kernel {
  public:
   BlockedLrnKernel(const Request& r, bool grad, const BlockView& view) : grad_(grad), view_(view) {
-    constants_.alpha = static_cast<float>(r.attrs.number("alpha"));
-    constants_.beta = static_cast<float>(r.attrs.number("beta"));
-    constants_.knorm = static_cast<float>(r.attrs.number("knorm"));
-    constants_.size = r.attrs.integer("nsize");
-    constants_.channels = view.blocks * view.size;
-    constants_.stride = kLrnStrip;
-    strips_ = (view.inner + kLrnStrip - 1) / kLrnStrip;
-    set_cost(*this, r, static_cast<double>(view.total()) * (grad ? 3 : 2));
-    strip_ = constants_.channels * kLrnStrip;
-    workspace_bytes = static_cast<size_t>(strip_ * (grad ? 6 : 2) * threads) * sizeof(float);
+    task_.size = view.size;
+    task_.blocks = view.blocks;
+    task_.inner = view.inner;
+    task_.alpha = static_cast<float>(r.attrs.number("alpha"));
+    task_.beta = static_cast<float>(r.attrs.number("beta"));
+    task_.knorm = static_cast<float>(r.attrs.number("knorm"));
+    task_.width = r.attrs.integer("nsize");
+    set_cost(*this, r, static_cast<double>(view.total()) * (grad ? 1.5 : 1.0));
+    row_ = (view.blocks * view.size + task_.width + 15) / 16 * 16;
+    workspace_bytes = static_cast<size_t>(kLrnRows * row_ * threads) * sizeof(float);
   }
 
   void run(const Buffers& b, const RunContext&) const override {
-    const int64_t count = view_.outer * strips_;
-    parallel_for(threads, threads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) {
-        float* space = static_cast<float*>(b.workspace) + part * strip_ * (grad_ ? 6 : 2);
-        for (int64_t i = count * part / threads; i < count * (part + 1) / threads; ++i) {
-          strip(b, i, space);
-        }
+    const int64_t count = view_.outer * view_.inner;
+    parallel_for(threads, threads, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        float* space = static_cast<float*>(b.workspace) + part * kLrnRows * row_;
+        const int64_t end = count * (part + 1) / threads;
+        for (int64_t at = count * part / threads; at < end;) at = image(b, at, end, space);
       }
     });
   }
 
  private:
-  void strip(const Buffers& b, int64_t index, float* space) const {
-    const int64_t place = index % strips_ * kLrnStrip;
-    const int64_t at =
-        (index / strips_ * view_.blocks * view_.inner + place) * view_.size;
-    LrnTask<float> t = constants_;
-    t.places = std::min(kLrnStrip, view_.inner - place);
-    const auto in = [&](int i) { return static_cast<const float*>(b.in[i]) + at; };
-    t.result = space;
-    t.x = gather(in(grad_ ? 1 : 0), t.places, space + strip_);
+  // Places [at, end) as far as they lie in one image; returns where it stopped.
+  int64_t image(const Buffers& b, int64_t at, int64_t end, float* space) const {
+    const int64_t number = at / view_.inner, place = at % view_.inner;
+    const int64_t offset = (number * view_.blocks * view_.inner + place) * view_.size;
+    const auto in = [&](int i) { return static_cast<const float*>(b.in[i]) + offset; };
+    BlockedLrnTask t = task_;
+    t.places = std::min(end - at, view_.inner - place);
+    t.workspace = space;
+    t.result = static_cast<float*>(b.out[0]) + offset;
+    t.x = in(grad_ ? 1 : 0);
     if (grad_) {
-      t.dy = gather(in(0), t.places, space + 2 * strip_);
-      t.y = gather(in(2), t.places, space + 3 * strip_);
-      t.workspace = space + 4 * strip_;
-      lrn_grad(t);
+      t.dy = in(0);
+      t.y = in(2);
+      MIXFLOW_PICK(blocked_lrn_grad)(t);
     } else {
-      lrn(t);
+      MIXFLOW_PICK(blocked_lrn)(t);
     }
-    scatter(space, t.places, static_cast<float*>(b.out[0]) + at);
-  }
-
-  const float* gather(const float* from, int64_t places, float* to) const {
-    for (int64_t c = 0; c < view_.blocks; ++c) {
-      const float* source = from + c * view_.inner * view_.size;
-      float* target = to + c * view_.size * kLrnStrip;
-      for (int64_t k = 0; k < view_.size; ++k) {
-        for (int64_t i = 0; i < places; ++i) target[k * kLrnStrip + i] = source[i * view_.size + k];
-      }
-    }
-    return to;
-  }
-
-  void scatter(const float* from, int64_t places, float* to) const {
-    for (int64_t c = 0; c < view_.blocks; ++c) {
-      const float* source = from + c * view_.size * kLrnStrip;
-      float* target = to + c * view_.inner * view_.size;
-      for (int64_t i = 0; i < places; ++i) {
-        for (int64_t k = 0; k < view_.size; ++k) target[i * view_.size + k] = source[k * kLrnStrip + i];
-      }
-    }
+    return at + t.places;
   }
 
   bool grad_;
   BlockView view_;
-  LrnTask<float> constants_;
-  int64_t strips_ = 0;
-  int64_t strip_ = 0;  // elements of one strip in plain order
+  BlockedLrnTask task_;
+  int64_t row_ = 0;  // floats of one row of the workspace
 };
 
 std::unique_ptr<Kernel> make_lrn(const Request& r, bool grad) {
@@ -261,7 +237,7 @@ void register_blocked_kernels(Registry& registry) {
   for (const bool grad : {false, true}) {
     registry.add(grad ? "blocked_pool_grad" : "blocked_pool", 0, "blocks",
                  [grad](const Request& r) { return make_pool(r, grad); });
-    registry.add(grad ? "blocked_lrn_grad" : "blocked_lrn", 0, "strips",
+    registry.add(grad ? "blocked_lrn_grad" : "blocked_lrn", 0, "places",
                  [grad](const Request& r) { return make_lrn(r, grad); });
   }
 }

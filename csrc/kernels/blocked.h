@@ -38,12 +38,27 @@ struct BlockedPoolTask {
   float* result = nullptr;    // y or dx
 };
 
+// LRN of `places` neighbouring places of an image: (blocks, inner, size) from the first place on.
+struct BlockedLrnTask {
+  int64_t size = 16, blocks = 0, inner = 0, places = 0;
+  const float* x = nullptr;
+  const float* y = nullptr;    // gradient only
+  const float* dy = nullptr;   // gradient only
+  float* result = nullptr;     // y or dx
+  float* workspace = nullptr;  // kLrnRows rows of blocks * size + width elements
+  float alpha = 0, beta = 0, knorm = 0;
+  int64_t width = 1;  // of the window; odd
+};
+constexpr int64_t kLrnRows = 7;
+
 #define MIXFLOW_DECLARE_BLOCKED                    \
   void blocked_norm_train(const BlockedNormTask&); \
   void blocked_norm_apply(const BlockedNormTask&); \
   void blocked_norm_grad(const BlockedNormTask&);  \
   void blocked_pool(const BlockedPoolTask&);       \
-  void blocked_pool_grad(const BlockedPoolTask&);
+  void blocked_pool_grad(const BlockedPoolTask&);  \
+  void blocked_lrn(const BlockedLrnTask&);         \
+  void blocked_lrn_grad(const BlockedLrnTask&);
 namespace isa_baseline {
 MIXFLOW_DECLARE_BLOCKED
 }
