@@ -1,8 +1,8 @@
 """PEP 517 back end of this tree: scikit-build-core, or a wheel of plain Python.
 
 With ``MIXFLOW_PURE=1`` nothing is compiled and neither cmake nor nanobind is asked for: the wheel
-runs on `mixflow.backends.pure` and NumPy, and does not ask for oneDNN either. Otherwise the requirements of the compiled build are
-returned by the hook, so that the static list in pyproject.toml stays free of them.
+runs on `mixflow.backends.pure` and NumPy, and does not ask for oneDNN either. Otherwise the hook
+returns what the compiled build needs, so that the static list in pyproject.toml stays free of it.
 """
 
 from __future__ import annotations

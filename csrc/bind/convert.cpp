@@ -29,15 +29,32 @@ nb::object wrap(plan::Array array, nb::handle cls) {
   return made;
 }
 
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 57;
+
+// Sizes in elements and bytes are products of dimensions: none may wrap around.
+Shape checked(const Shape& shape) {
+  int64_t total = 1;
+  for (int64_t dim : shape) {
+    check(dim <= 0 || total <= kMaxElements / dim, "[shape] expected at most 2^57 elements, got ",
+          shape.str());
+    total *= dim > 0 ? dim : 1;
+  }
+  return shape;
+}
+
+}  // namespace
+
 Shape to_shape(nb::handle sequence) {
-  if (PyLong_Check(sequence.ptr())) return Shape{nb::cast<int64_t>(sequence)};
+  if (PyLong_Check(sequence.ptr())) return checked(Shape{nb::cast<int64_t>(sequence)});
   std::vector<int64_t> dims;
   for (nb::handle dim : sequence) {
     auto whole = nb::steal<nb::object>(PyNumber_Index(dim.ptr()));
     if (!whole.is_valid()) throw nb::python_error();
     dims.push_back(nb::cast<int64_t>(whole));
   }
-  return Shape(dims.begin(), dims.end());
+  return checked(Shape(dims.begin(), dims.end()));
 }
 
 nb::tuple from_shape(const Shape& shape) {

@@ -240,6 +240,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MixflowError as error:
         print(f"mixflow: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        print(f"mixflow: [files] {error.strerror or error}{where}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("mixflow: interrupted", file=sys.stderr)
         return 130

@@ -257,6 +257,10 @@ class Executor:
         if len(given) != len(targets):
             raise ShapeError(f"[backward] expected {len(targets)} head gradients, got {len(given)}")
         for target, grad in zip(targets, given, strict=True):
+            if grad is not None and not isinstance(grad, NDArray):
+                raise TypeError(
+                    f"[backward] expected NDArrays as head gradients, got {type(grad).__name__}"
+                )
             if grad is not None and tuple(grad.shape) != tuple(target.shape):
                 raise ShapeError(
                     f"[backward] expected a head gradient of shape {tuple(target.shape)}, "

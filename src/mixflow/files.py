@@ -11,6 +11,9 @@ from pathlib import Path
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
     """Writes to a temporary name in the same folder, flushes to disk, renames.
 
+    A link keeps pointing to its file, which is the one replaced. What exists and is no plain file
+    (a device, a pipe) is written into instead: a rename would put a plain file in its place.
+
     Args:
         path: the file.
         content: its bytes, or parts of them one after the other.
@@ -18,11 +21,16 @@ def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None
     Raises:
         OSError: the folder does not exist or is not writable; nothing is left behind.
     """
-    target = Path(path)
+    parts = [content] if isinstance(content, bytes) else content
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file() and not target.is_dir():
+        with open(target, "wb") as stream:
+            stream.writelines(parts)
+        return
     handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

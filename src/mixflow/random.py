@@ -53,7 +53,7 @@ def seed(seed_state: int, ctx: Context | str = "all") -> None:
     _seed_core(seed_state, ctx)
     if ctx == "all":
         with _lock:
-            _host = np.random.default_rng(seed_state)
+            _host = np.random.default_rng(seed_state % 2**64)
 
 
 def host_generator() -> np.random.Generator:

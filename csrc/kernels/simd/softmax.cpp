@@ -57,8 +57,9 @@ template <class T>
 void line(const T* x, T* y, int64_t n, bool log) {
   const T top = line_max(x, n);
   if (log) {
-    const T shift = top + std::log(sum_of_exponentials(x, n, top));
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] - shift;
+    // Not x - (top + log): the sum would round away the logarithm where |top| is large.
+    const T shift = std::log(sum_of_exponentials(x, n, top));
+    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - shift;
     return;
   }
   for (int64_t i = 0; i < n; ++i) y[i] = exponential(x[i] - top);
@@ -85,14 +86,16 @@ void columns(const SoftmaxTask<T>& t, int64_t first, int64_t count) {
     }
   }
   if (t.log) {
-    for (int64_t j = 0; j < count; ++j) top[j] += std::log(sum[j]);
+    for (int64_t j = 0; j < count; ++j) sum[j] = std::log(sum[j]);
   } else {
     for (int64_t j = 0; j < count; ++j) sum[j] = 1 / sum[j];
   }
   for (int64_t i = 0; i < t.length; ++i) {
     T* row = y + i * t.stride;
     const T* from = x + i * t.stride;
-    for (int64_t j = 0; j < count; ++j) row[j] = t.log ? from[j] - top[j] : row[j] * sum[j];
+    for (int64_t j = 0; j < count; ++j) {
+      row[j] = t.log ? (from[j] - top[j]) - sum[j] : row[j] * sum[j];
+    }
   }
 }
 

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import GraphError, ShapeError
 from . import op as _op
 from .op import Operator
-from .types import TensorType
+from .types import TensorType, check_size
 
 _EMPTY: MappingProxyType[str, Any] = MappingProxyType({})
 
@@ -276,6 +276,7 @@ def emit_node(op: str | Operator, *inputs: Value, **params: Any) -> Node:
         if not t.known and not t.dynamic:
             shown = ", ".join(str(t) for t in in_types)
             raise ShapeError(f"[{operator.name}] expected inputs that fix the output, got {shown}")
+        check_size(operator.name, t)
     mutated = [in_types[i] for i in operator.mutated_indices(checked)]
     label = getattr(_origin, "label", "")
     return Node(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import FormatError, MixflowError
+from ..errors import FormatError, MixflowError, describe_unknown
 from . import op as _op
 from .graph import Graph, Node, Value, topological
 from .params import Keywords
@@ -178,7 +178,18 @@ def _node(entry: Any, before: list[Node]) -> Node:
         inputs = _complete(op, params, name, inputs)
     subgraphs = [_subgraph(s) for s in entry.get("subgraphs") or ()]
     rest = {k: v for k, v in attrs.items() if k not in known}
+    _check_rest(op, name, rest, entry)
     return Node(op, name, inputs, params, rest, subgraphs=subgraphs)
+
+
+def _check_rest(op: _op.Operator, name: str, rest: dict[str, str], entry: dict[str, Any]) -> None:
+    """A misspelt parameter is an error. Before 0.9, 'attr' beside 'param' was free for users."""
+    free = entry.get("attr") or {} if "param" in entry else {}
+    for key in rest:
+        if key not in free and not (key.startswith("__") and key.endswith("__")):
+            known = [p.name for p in op.params]
+            text = describe_unknown(f"parameter of {op.name} '{name}'", key, known)
+            raise FormatError(f"[symbol file] {text}")
 
 
 def _complete(

@@ -31,9 +31,17 @@ class Kind:
     format: Callable[[Any], str] = str
 
 
+def _literal(text: str) -> Any:
+    """The Python value that a text of MXNet's JSON stands for; ValueError if it is none."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ValueError("not a literal") from None
+
+
 def _int(value: Any) -> int:
     if isinstance(value, str):
-        value = ast.literal_eval(value)
+        value = _literal(value)
     number = int(value)
     if number != value:
         raise ValueError("not a whole number")
@@ -60,9 +68,7 @@ def _bool(value: Any) -> bool:
 def _int_tuple(value: Any) -> tuple[int | None, ...]:
     if isinstance(value, str):
         text = value.strip().replace("L", "")
-        value = ast.literal_eval(
-            text.replace("[", "(").replace("]", ",)") if text != "[]" else "()"
-        )
+        value = _literal(text.replace("[", "(").replace("]", ",)") if text != "[]" else "()")
     if isinstance(value, (int, np.integer)):
         return (int(value),)
     return tuple(None if v is None else _int(v) for v in value)
@@ -70,7 +76,7 @@ def _int_tuple(value: Any) -> tuple[int | None, ...]:
 
 def _float_tuple(value: Any) -> tuple[float, ...]:
     if isinstance(value, str):
-        value = ast.literal_eval(value)
+        value = _literal(value)
     if isinstance(value, (int, float, np.number)):
         return (float(value),)
     return tuple(float(v) for v in value)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import ShapeError
+
 #: A shape; None inside is an unknown dimension.
 PartialShape = tuple["int | None", ...]
 
@@ -65,6 +67,16 @@ class TensorType(NamedTuple):
             else "x".join("?" if d is None else str(d) for d in self.shape)
         )
         return f"{self.dtype.name if self.dtype is not None else '?'}[{shape}]"
+
+
+#: Bytes of the largest tensor whose offsets and sums of offsets still fit into 64 bits.
+_MAX_BYTES = 2**60
+
+
+def check_size(name: str, found: TensorType) -> None:
+    """Raises ShapeError for a tensor so large that its offsets would wrap around."""
+    if found.known and found.nbytes > _MAX_BYTES:
+        raise ShapeError(f"[{name}] expected a tensor of at most 2^60 bytes, got {found}")
 
 
 class Desc(NamedTuple):

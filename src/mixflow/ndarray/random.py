@@ -13,7 +13,7 @@ def seed(seed_state: int, ctx: Context | str = "all") -> None:
     """Starts the random generators again, those of all contexts or of one."""
     if not isinstance(seed_state, int):
         raise ValueError("sd must be int")
-    _rt.core.seed(seed_state, None if ctx == "all" else ctx.key)  # type: ignore[union-attr]
+    _rt.core.seed(seed_state % 2**64, None if ctx == "all" else ctx.key)  # type: ignore[union-attr]
 
 
 def _draw(scalar: str, sample: str, params: dict[str, Any], rest: dict[str, Any]) -> Any:

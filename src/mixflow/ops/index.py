@@ -6,7 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Bool, DType, Enum, Float, Int, Param, Shape, Value, binary, emit, emit_node
+from ..ir import (
+    Bool,
+    DType,
+    Enum,
+    Float,
+    Int,
+    Node,
+    Param,
+    Shape,
+    Value,
+    binary,
+    emit,
+    emit_node,
+)
 from .common import (
     Shapes,
     along,
@@ -28,6 +41,8 @@ from .common import (
     sliced,
     zeros_like,
 )
+
+Grads = list["Value | None"]
 
 _FLOAT32 = np.dtype(np.float32)
 _INT64 = np.dtype(np.int64)
@@ -234,11 +249,17 @@ def _strides(shape: tuple[int, ...]) -> list[int]:
     return [size(shape[i + 1 :]) for i in range(len(shape))]
 
 
+def _no_gradient(node: Node, grads: Grads) -> Grads:
+    """Stops the gradient: the formula has one, but positions are whole numbers."""
+    return [None]
+
+
 @define(
     "_ravel_multi_index",
     params=(Param("shape", Shape, None, nullable=True, doc="shape that the indices refer to"),),
     nondiff=("data",),
     differentiable="no",
+    vjp=_no_gradient,
 )
 def _ravel_multi_index(data: Value, *, shape: Any) -> Value:
     """Flat positions of index columns.
@@ -266,6 +287,7 @@ def _ravel_multi_index(data: Value, *, shape: Any) -> Value:
     params=(Param("shape", Shape, None, nullable=True, doc="shape that the positions refer to"),),
     nondiff=("data",),
     differentiable="no",
+    vjp=_no_gradient,
 )
 def _unravel_index(data: Value, *, shape: Any) -> Value:
     """Index columns of flat positions.
@@ -423,7 +445,7 @@ def _diag(data: Value, *, k: int, axis1: int, axis2: int) -> Value:
     rest = tuple(i for i in range(data.ndim) if i not in (a, b))
     rows, columns = data.shape[a], data.shape[b]
     length = min(rows, columns - k) if k >= 0 else min(rows + k, columns)
-    need(length > 0, f"expected a diagonal inside ({rows}, {columns}), got {k}")
+    need(length >= 0, f"expected a diagonal inside ({rows}, {columns}), got {k}")
     flat = reshape(permute(data, (*rest, a, b)), (*(data.shape[i] for i in rest), rows * columns))
     start = k if k >= 0 else -k * columns
     at = iota(length, start=float(start), step=float(columns + 1))

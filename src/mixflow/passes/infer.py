@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, MixflowError, ShapeError
+from ..errors import DTypeError, MixflowError, ParamError, ShapeError
 from ..ir import Graph, Node, TensorType, Value, variable
+from ..ir.types import check_size
 
 Types = dict[Value, TensorType]
 _UNKNOWN = TensorType()
@@ -83,6 +84,16 @@ def _variable_hint(node: Node) -> TensorType:
     shape, dtype = node.attrs.get("__shape__"), node.attrs.get("__dtype__")
     if shape is None and dtype is None:
         return _UNKNOWN
+    try:
+        return _hint(shape, dtype)
+    except (ValueError, TypeError):
+        raise ParamError(
+            f"[{node.name}] expected a shape and a dtype, got __shape__ {shape!s:.80} and "
+            f"__dtype__ {dtype!s:.80}"
+        ) from None
+
+
+def _hint(shape: Any, dtype: str | None) -> TensorType:
     from .. import dtype as dtypes
     from ..ir import Shape
 
@@ -183,6 +194,7 @@ class _Inference:
             for value in node.values:
                 found = self.types[value]
                 if found.known or found.dynamic:
+                    check_size(node.name, found)
                     continue
                 what = "argument" if node.op is None else f"output {value.index} of {node.op.name}"
                 kind = (

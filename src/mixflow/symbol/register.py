@@ -106,6 +106,9 @@ def make(
     checked = op.check_params(params)
     label = naming.current().get(name, hint)
     attrs = {hidden_key(k): str(v) for k, v in attribute.current().get(attr).items()}
+    for key in attrs:
+        if not (key.startswith("__") and key.endswith("__")):
+            raise ParamError(f"[{op.name}] expected attributes of the form __key__, got '{key}'")
     if isinstance(inputs, list):
         names = op.input_names(checked)
         inputs = dict(zip(names, inputs, strict=False)) if len(inputs) <= len(names) else inputs

@@ -215,7 +215,10 @@ def _pool_vjp(node: Node, grads: Grads) -> Grads:
     power, p["mode"] = p["p_value"], "sum"
     if power == 1:
         return [emit("pool_grad", g, x, node[0], **p)]
-    scaled = g / _integer_power(node[0], power - 1)
+    # At a window of zeros the norm has no gradient: 0 there, as MXNet takes it, not 0 / 0.
+    no_slope = emit("equal", node[0], constant(0, g.dtype))
+    bound = emit("select", no_slope, constant(1, g.dtype), node[0])
+    scaled = g / _integer_power(bound, power - 1)
     return [emit("pool_grad", scaled, x, node[0], **p) * _integer_power(x, power - 1)]
 
 

@@ -1,0 +1,134 @@
+"""Bugs that a search for them found, each with the smallest program that shows it."""
+
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+
+import mixflow as mx
+from mixflow import cli
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40), (2**33, 2**33), (2**62, 4), (2**63 - 1,)])
+def test_sizes_that_wrap_around_are_errors(shape):
+    """2^66 elements were taken for 0: an array without memory behind it."""
+    for make in (mx.nd.ones, mx.nd.empty, mx.nd.zeros):
+        with pytest.raises(mx.MXNetError, match="expected"):
+            make(shape).wait_to_read()
+
+
+def test_graph_too_large_for_offsets_is_an_error():
+    """Planning it ended the process with SIGFPE."""
+    net = mx.models.get_symbol("lenet") if hasattr(mx.models, "get_symbol") else None
+    net = net or mx.sym.Convolution(mx.sym.Variable("data"), kernel=(3, 3), num_filter=8)
+    with pytest.raises(mx.MXNetError, match="at most 2\\^60 bytes"):
+        net.simple_bind(mx.cpu(), data=(999_999_999_999_999_999, 1, 28, 28))
+
+
+def test_summary_of_a_huge_batch_is_one_line(capsys):
+    assert cli.main(["summary", "--network", "lenet", "--batch-size", "9" * 18]) == 1
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_saving_into_a_device_writes_into_it():
+    """The rename had put a plain file in the place of /dev/full."""
+    with pytest.raises(OSError, match="No space"):
+        mx.nd.save("/dev/full", mx.nd.ones((100,)))
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_saving_through_a_link_replaces_its_file(tmp_path):
+    file, link = tmp_path / "real", tmp_path / "link"
+    mx.nd.save(str(file), mx.nd.zeros((2,)))
+    link.symlink_to(file)
+    mx.nd.save(str(link), mx.nd.ones((2,)))
+    assert link.is_symlink()
+    assert mx.nd.load(str(file))[0].asnumpy().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_log_softmax_of_large_values(axis, dtype):
+    """x - (max + log(sum)) rounded the logarithm away: 0 instead of -log 2."""
+    x = mx.nd.full((2, 2), -1e30, dtype=dtype)
+    made = mx.nd.log_softmax(x, axis=axis).asnumpy()
+    np.testing.assert_allclose(made, np.full((2, 2), -np.log(2)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [2, 3])
+def test_lp_pooling_of_zeros_has_no_nan_gradient(power):
+    x = mx.nd.zeros((1, 1, 2, 2))
+    x.attach_grad()
+    with mx.autograd.record():
+        y = mx.nd.Pooling(x, kernel=(2, 2), pool_type="lp", p_value=power)
+    y.backward()
+    assert x.grad.asnumpy().tolist() == [[[[0, 0], [0, 0]]]]
+
+
+def test_empty_diagonal():
+    assert mx.nd.diag(mx.nd.ones((4, 1)), k=1).shape == (0,)
+    with pytest.raises(mx.MXNetError, match="diagonal"):
+        mx.nd.diag(mx.nd.ones((4, 1)), k=2)
+
+
+def test_positions_have_no_gradient():
+    x = mx.nd.array([[1.0, 2.0], [0.0, 1.0]])
+    x.attach_grad()
+    with mx.autograd.record():
+        flat = mx.nd.ravel_multi_index(x, shape=(3, 4))
+        y = x.sum() + flat.sum() + mx.nd.unravel_index(flat, shape=(3, 4)).sum()
+    y.backward()
+    assert x.grad.asnumpy().tolist() == [[1, 1], [1, 1]]
+
+
+def _with(change):
+    net = mx.sym.FullyConnected(mx.sym.Variable("x"), num_hidden=2, name="f")
+    data = json.loads(net.tojson())
+    change(data["nodes"])
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "__import__('os')", "(1,"])
+def test_hostile_shape_attributes(text):
+    """A SyntaxError or ValueError of the parser came out."""
+    net = mx.sym.load_json(_with(lambda nodes: nodes[0].update(attrs={"__shape__": text})))
+    with pytest.raises(mx.MXNetError, match="__shape__"):
+        net.infer_shape()
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "__import__('os')", "[1"])
+def test_hostile_parameters(text):
+    with pytest.raises(mx.MXNetError, match="num_hidden"):
+        mx.sym.load_json(_with(lambda nodes: nodes[3]["attrs"].update(num_hidden=text)))
+
+
+def test_unknown_parameter_in_a_file_is_an_error():
+    """It was kept as an attribute, so a misspelt name meant the default without a word."""
+    with pytest.raises(mx.MXNetError, match="no_bias"):
+        mx.sym.load_json(_with(lambda nodes: nodes[3]["attrs"].update(nobias="True")))
+
+
+def test_head_gradients_of_another_type():
+    run = (mx.sym.Variable("x") * 2).simple_bind(mx.cpu(), x=(2,))
+    run.forward(is_train=True)
+    with pytest.raises(TypeError, match="head gradients"):
+        run.backward(["x"])
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**40), 10**20])
+def test_any_whole_number_seeds(seed):
+    mx.random.seed(seed)
+    first = mx.nd.random.uniform(shape=(4,)).asnumpy()
+    mx.random.seed(seed)
+    np.testing.assert_array_equal(first, mx.nd.random.uniform(shape=(4,)).asnumpy())
+
+
+def test_results_folder_that_is_a_file_is_one_line(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    options = ["train", "--network", "mlp", "--epochs", "1", "--quiet", "--out", str(file)]
+    assert cli.main(options) == 1
+    assert capsys.readouterr().err.strip().count("\n") == 0
+    assert file.read_text() == "kept"
