@@ -68,6 +68,8 @@ Device to_device(nb::handle pair) {
   if (!pair.is_valid() || pair.is_none()) return device;
   device.type = static_cast<DeviceType>(nb::cast<int32_t>(nb::object(pair[0])));
   device.id = nb::cast<int32_t>(nb::object(pair[1]));
+  check(device.type != DeviceType::gpu, "[context] expected a usable device, got gpu(", device.id,
+        "); there is no GPU backend here, mx.num_gpus() is 0; use mx.cpu()");
   return device;
 }
 

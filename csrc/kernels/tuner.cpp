@@ -7,7 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <fstream>
+#include <system_error>
 #include <thread>
 
 #include "kernels/isa.h"
@@ -85,17 +87,30 @@ class Bench {
   std::vector<Dummy> in_, out_;
 };
 
+// On a thread of its own: the caller must not be left with a team of threads, which would not
+// survive a fork. False when memory or threads ran out.
+bool timed(const Request& request, std::vector<Trial>& trials) {
+  bool done = false;
+  try {
+    std::thread([&] {
+      try {
+        Bench(request).time(trials);
+        done = true;
+      } catch (const std::exception&) {
+      }
+    }).join();
+  } catch (const std::system_error&) {
+  }
+  return done;
+}
+
 std::string fastest(const Request& request, const std::vector<Candidate>& candidates) {
   std::vector<Trial> trials;
   for (const Candidate& c : candidates) {
     if (auto kernel = c.prepare()) trials.push_back({c.name, std::move(kernel)});
   }
   if (trials.empty()) return "";
-  if (trials.size() > 1) {
-    // On a thread of its own: the caller must not be left with a team of threads, which would not
-    // survive a fork.
-    std::thread([&] { Bench(request).time(trials); }).join();
-  }
+  if (trials.size() > 1 && !timed(request, trials)) return "";
   return std::min_element(trials.begin(), trials.end(),
                           [](const Trial& a, const Trial& b) { return a.seconds < b.seconds; })
       ->name;

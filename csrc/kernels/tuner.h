@@ -26,8 +26,8 @@ class Tuner {
   // An empty path keeps the choices in memory only.
   explicit Tuner(std::string path) : path_(std::move(path)) {}
 
-  // The name of the fastest candidate; empty when none serves. Blocks while it times them on dummy
-  // data of the request's shapes, unless the key is known.
+  // The name of the fastest candidate; empty when none serves or none could be timed. Blocks while
+  // it times them on dummy data of the request's shapes, unless the key is known.
   std::string choose(const std::string& key, const Request& request,
                      const std::vector<Candidate>& candidates);
   const std::string& path() const { return path_; }

@@ -117,11 +117,12 @@ int64_t skewed(int64_t floats) {
 }
 
 // Tiles computed at a time by one thread. Small channel counts profit when the transformed data
-// stays in the L2 cache; large ones when each pass over the weights serves many tiles.
-int64_t block_tiles(int64_t tiles, int64_t threads, int64_t channels, int64_t points,
-                    int64_t unit) {
+// stays in the L2 cache; large ones when each pass over the weights (or the sums) serves many
+// tiles: `large`.
+int64_t block_tiles(int64_t tiles, int64_t threads, int64_t channels, int64_t points, int64_t unit,
+                    int64_t large) {
   const int64_t fitting = 600 * 1024 / (points * channels * static_cast<int64_t>(sizeof(float)));
-  const int64_t wanted = std::max<int64_t>(unit, (fitting >= 28 ? fitting : 168) / unit * unit);
+  const int64_t wanted = std::max<int64_t>(unit, (fitting >= 28 ? fitting : large) / unit * unit);
   const int64_t blocks = round_up(divide_up(tiles, wanted), threads);
   return round_up(divide_up(tiles, blocks), unit);
 }
@@ -227,7 +228,7 @@ class ForwardKernel final : public WinogradKernel {
   void plan_tiles() {
     tiles_ = from_.images * from_.tile_rows * from_.tile_cols;
     rows_ = block_tiles(tiles_, threads, (from_blocks_ + to_blocks_) * isa_.lanes, points_,
-                        isa_.tile_rows);
+                        isa_.tile_rows, 112);
     blocks_ = divide_up(tiles_, rows_);
     from_step_ = skewed(from_blocks_ * rows_ * isa_.lanes);
     to_step_ = skewed(to_blocks_ * rows_ * isa_.lanes);
@@ -342,7 +343,7 @@ class WeightGradKernel final : public WinogradKernel {
         bytes <= kSmallSums || (tiles_ >= threads * kManyTiles && bytes * threads <= kMostSums);
     groups_ = own_sums ? std::min<int64_t>(threads, tiles_) : 1;
     team_ = own_sums ? 1 : threads;
-    rows_ = block_tiles(divide_up(tiles_, groups_), 1, channels, points_, 14);
+    rows_ = block_tiles(divide_up(tiles_, groups_), 1, channels, points_, 14, 168);
     x_step_ = skewed(x_blocks_ * rows_ * isa_.lanes);
     y_step_ = skewed(y_blocks_ * rows_ * isa_.lanes);
     slice_ = sums_ + points_ * (x_step_ + y_step_) + team_ * kWinogradStrip;

@@ -35,6 +35,8 @@ class Context:
                 raise ParamError(f"[context] expected one of {known}, got {device_type!r}")
             self.device_typeid = _TYPE_CODES[device_type]
             self.device_id = int(device_id)
+            if not 0 <= self.device_id < 2**31:
+                raise ParamError(f"[context] expected an index of at least 0, got {device_id}")
         self._old: list[Context] = []
 
     @property

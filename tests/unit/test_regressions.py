@@ -132,3 +132,76 @@ def test_results_folder_that_is_a_file_is_one_line(tmp_path, capsys):
     assert cli.main(options) == 1
     assert capsys.readouterr().err.strip().count("\n") == 0
     assert file.read_text() == "kept"
+
+
+def _gradient(call, values):
+    x = mx.nd.array(values)
+    x.attach_grad()
+    with mx.autograd.record():
+        y = call(x)
+    y.backward()
+    return y.asnumpy(), x.grad.asnumpy()
+
+
+def test_softrelu_has_slope_one_half_at_zero():
+    """relu and abs of its formula have slope 0 there, so units that start at 0 never moved."""
+    _, slope = _gradient(
+        lambda x: mx.nd.Activation(x, act_type="softrelu"), [0.0, -0.0, np.inf, -np.inf, 40.0]
+    )
+    np.testing.assert_allclose(slope, [0.5, 0.5, 1, 0, 1])
+
+
+def test_windows_beyond_the_data():
+    """The mean was 0 / 0, the maximum -inf; MXNet gives 0 and the lowest number."""
+    options = {"kernel": (1, 2), "stride": (1, 3), "pooling_convention": "full"}
+    x = np.arange(6, dtype=np.float32).reshape(1, 1, 1, 6)
+    for include in (True, False):
+        how = {**options, "pool_type": "avg", "count_include_pad": include}
+        y, slope = _gradient(lambda x, how=how: mx.nd.Pooling(x, **how), x)
+        assert y.ravel().tolist() == [0.5, 3.5, 0]
+        assert slope.ravel().tolist() == [0.5, 0.5, 0, 0.5, 0.5, 0]
+    y, slope = _gradient(lambda x: mx.nd.Pooling(x, pool_type="max", **options), x)
+    assert y.ravel().tolist() == [1, 4, np.finfo(np.float32).min]
+    assert slope.ravel().tolist() == [0, 1, 0, 0, 1, 0]
+
+
+def test_empty_parts_are_recorded():
+    x = mx.nd.ones((3,))
+    x.attach_grad()
+    with mx.autograd.record():
+        first, rest = mx.nd.split_v2(x, (0,))
+        empty = x[2:1]
+    mx.autograd.backward([first, rest, empty])
+    assert x.grad.asnumpy().tolist() == [1, 1, 1]
+
+
+def test_clip_gradient_must_be_a_number():
+    with pytest.raises(mx.MXNetError, match="clip_gradient"):
+        mx.optimizer.create("sgd", clip_gradient=float("nan"))
+
+
+@pytest.mark.parametrize("kind, slopes", [("elu", (1, 1)), ("selu", (1.0507, 1.7581))])
+def test_exponential_units_of_large_values(kind, slopes):
+    """expm1 of a large x was dropped by select, but its slope came back as 0 * inf = nan."""
+    call = {"act_type": kind, "slope": 1.0}
+    y, slope = _gradient(lambda x: mx.nd.LeakyReLU(x, **call), [100.0, 1e30, np.inf, 0.0])
+    np.testing.assert_allclose(slope, [slopes[0]] * 3 + [slopes[1]], rtol=1e-4)
+    assert not np.isnan(y).any()
+
+
+def test_smooth_l1_of_infinite_values():
+    _, slope = _gradient(lambda x: mx.nd.smooth_l1(x, scalar=1.0), [np.inf, -np.inf, 1e30, 0.5])
+    assert slope.tolist() == [1, -1, 1, 0.5]
+
+
+def test_arrays_on_absent_devices():
+    """gpu(0) gave an array in host memory that said it was on a GPU."""
+    for make in (
+        lambda: mx.nd.ones((2,), ctx=mx.gpu(0)),
+        lambda: mx.nd.ones((2,)).copyto(mx.gpu()),
+    ):
+        with pytest.raises(mx.MXNetError, match="no GPU backend"):
+            make()
+    for index in (-1, 2**40):
+        with pytest.raises(mx.MXNetError, match="index of at least 0"):
+            mx.cpu(index)

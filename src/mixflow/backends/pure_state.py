@@ -162,11 +162,18 @@ def wrap(chunk: Chunk, offset: int, shape: tuple[int, ...], dtype: Any, cls: Any
 
 def new_array(shape: tuple[int, ...], dtype: Any, device: tuple[int, int]) -> Any:
     """A handle on fresh storage."""
+    if device[0] == 2:
+        raise MXNetError(
+            f"[context] expected a usable device, got gpu({device[1]}); there is no GPU backend "
+            "here, mx.num_gpus() is 0; use mx.cpu()"
+        )
     size = dtype.itemsize
     for dim in shape:
         size *= dim
     if size < 0:
         raise MXNetError(f"[empty] expected dimensions of at least 0, got {shape}")
+    if size > 2**60:
+        raise MXNetError(f"[shape] expected at most 2^60 bytes, got {shape} of {dtype}")
     if memory.limit:
         memory.add(size)
         memory.live -= size

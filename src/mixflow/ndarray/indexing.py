@@ -166,7 +166,7 @@ def read(a: Any, key: Any) -> Any:
     if not shape:
         return a
     region = basic(items, shape)
-    if not recording or 0 in region.kept:
+    if not recording:
         offset = contiguous_offset(region, shape)
         if offset is not None:
             return a.view(offset, region.shape)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ..errors import ParamError
-from ..ir import Bool, Enum, Int, Param, Shape, Value, emit
+from ..ir import Bool, Enum, Int, Param, Shape, Value, binary, emit
 from .common import (
     Dims,
     Positive,
@@ -321,6 +323,7 @@ def _average_counted(x: Value, how: dict[str, Any], after: tuple[int, ...]) -> V
     how = {k: how[k] for k in ("kernel", "stride", "pad")}
     ones = filled(1.0, (1, 1, *wide), x.dtype)
     count = emit("pool", ones, mode="sum", pad_after=extra, **{**how, "pad": zero})
+    count = binary("maximum", count, 1.0)  # a window that has left the padded data gives 0
     return emit("pool", x, mode="sum", pad_after=after, **how) / count
 
 
@@ -365,8 +368,8 @@ def _pooling(data: Value, **params: Any) -> Value:
         made = _global(x, kind)
         return _to_back(made, last)
     outs = _pool_sizes(params, x.shape[2:])
-    rows = zip(x.shape[2:], how["kernel"], how["stride"], how["pad"], outs, strict=True)
-    after = tuple(max(p, ((o or 0) - 1) * s + k - d - p) for d, k, s, p, o in rows)
+    windows = list(zip(x.shape[2:], how["kernel"], how["stride"], how["pad"], outs, strict=True))
+    after = tuple(max(p, ((o or 0) - 1) * s + k - d - p) for d, k, s, p, o in windows)
     counted = params["count_include_pad"] is not False
     if kind == "avg" and counted and after != how["pad"]:
         return _to_back(_average_counted(x, how, after), last)
@@ -381,7 +384,14 @@ def _pooling(data: Value, **params: Any) -> Value:
         count_include_pad=counted,
         p_value=params["p_value"] or 2,
     )
+    if kind == "max" and any(_outside(*row) for row in windows):
+        made = binary("maximum", made, float(np.finfo(x.dtype).min))  # -inf has no use there
     return _to_back(made, last)
+
+
+def _outside(size: int, kernel: int, stride: int, pad: int, out: int | None) -> bool:
+    """Whether the first or last window holds no element of the data."""
+    return kernel <= pad or ((out or 0) - 1) * stride - pad >= size
 
 
 def _global(x: Value, kind: str) -> Value:

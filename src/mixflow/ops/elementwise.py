@@ -337,9 +337,11 @@ def _smooth_l1(data: Value, *, scalar: Any, is_int: bool) -> Value:
     """
     square = scalar * scalar
     size = emit("abs", data)
-    inner = binary("multiply", data * data, square) * 0.5
     edge = binary("divide", filled(1.0, (), data.dtype), square)
-    return select(binary("less", size, edge), inner, size - edge * 0.5)
+    small = binary("less", size, edge)
+    near = select(small, data, 0.0)  # an infinite element would leave 0 * inf as slope
+    inner = binary("multiply", near * near, square) * 0.5
+    return select(small, inner, size - edge * 0.5)
 
 
 @define(

@@ -94,7 +94,9 @@ def _fully_connected(data: Value, weight: Value, *bias: Value, flatten: bool, **
 
 def softrelu(x: Value) -> Value:
     """log(1 + e^x) without overflow."""
-    return emit("relu", x) + emit("log1p", emit("exp", -emit("abs", x)))
+    # Not relu and abs: both have slope 0 at 0, where that of softrelu is a half.
+    positive = binary("greater_equal", x, 0.0)
+    return select(positive, x, 0.0) + emit("log1p", emit("exp", select(positive, -x, x)))
 
 
 @define(
@@ -123,7 +125,9 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _elu(x: Value, slope: float) -> Value:
-    return select(binary("greater", x, 0.0), x, emit("expm1", x) * slope)
+    # The exponential sees no large x: where select drops it, its slope would be 0 * inf.
+    positive = binary("greater", x, 0.0)
+    return select(positive, x, emit("expm1", select(positive, 0.0, x)) * slope)
 
 
 def _gelu(x: Value) -> Value:

@@ -102,6 +102,9 @@ class Optimizer:
         if lr_scheduler is not None and learning_rate is not None:
             lr_scheduler.base_lr = self.lr
         self.wd = self._finite("wd", wd)
+        if clip_gradient is not None and math.isnan(clip_gradient):
+            name = type(self).__name__
+            raise ParamError(f"[{name}] expected a clip_gradient of at least 0 or None, got nan")
         self.clip_gradient = clip_gradient
         self.multi_precision = multi_precision
         self.begin_num_update = self.num_update = begin_num_update
