@@ -143,6 +143,24 @@ uint64_t push(const plan::BindingRef& binding, nb::handle scalars, int phase, nb
   return push_unlocked([&] { return plan::push_run(binding, options); });
 }
 
+// One run of a phase with a clock at every step; waits for it. Seconds of each step.
+nb::list profile(PyBound& bound, nb::handle scalars, int phase) {
+  const std::vector<double> numbers = to_numbers(scalars);
+  plan::RunOptions options;
+  options.scalars = numbers.data();
+  options.num_scalars = numbers.size();
+  options.phase = phase;
+  options.site = current_site();
+  options.user = bound.binding.get();
+  options.times = std::make_shared<std::vector<double>>();
+  push_unlocked([&] { return plan::push_run(bound.binding, options); });
+  for (const auto& arg : bound.binding->args()) wait_to_write(arg);
+  wait_interruptibly([](int64_t ms) { return plan::engine().wait_all(ms); });
+  nb::list seconds;
+  for (double value : *options.times) seconds.append(value);
+  return seconds;
+}
+
 uint64_t run_plan(PyPlan& self, nb::handle args, nb::handle scalars, nb::handle arena, int phase,
                   nb::handle draws) {
   auto binding = std::make_shared<const plan::Binding>(self.plan, to_arrays(args, "plan"),
@@ -190,6 +208,7 @@ void bind_plan(nb::module_& m) {
             return push(b.binding, scalars, phase, draws, b.binding.get(), false);
           },
           nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0, nb::arg("draws") = nb::none())
+      .def("profile", profile, nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0)
       .def("executed_steps", [](PyBound& b) { return b.binding->executed_steps(); });
   define_plan(m);
 }

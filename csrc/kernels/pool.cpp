@@ -16,7 +16,9 @@ PoolMode mode_of(const std::string& name) {
   return PoolMode::lp;
 }
 
-PoolGeometry geometry_of(const Request& r, const Shape& x, const Shape& y) {
+}  // namespace
+
+PoolGeometry pool_geometry(const Request& r, const Shape& x, const Shape& y) {
   PoolGeometry g;
   const int spatial = x.ndim() - 2;
   for (int i = 0; i < spatial; ++i) {
@@ -32,6 +34,8 @@ PoolGeometry geometry_of(const Request& r, const Shape& x, const Shape& y) {
   g.power = r.attrs.integer("p_value");
   return g;
 }
+
+namespace {
 
 template <class T>
 class PoolKernel final : public Kernel {
@@ -78,7 +82,7 @@ std::unique_ptr<Kernel> prepare(const Request& r, Direction direction) {
   const Shape& x = r.inputs[direction == Direction::forward ? 0 : 1].shape;
   const Shape& y = direction == Direction::grad ? r.inputs[0].shape : r.outputs[0].shape;
   if (x.ndim() < 3 || x.ndim() > 5) return nullptr;
-  const PoolGeometry g = geometry_of(r, x, y);
+  const PoolGeometry g = pool_geometry(r, x, y);
   if (g.in_size() > INT32_MAX) return nullptr;
   if (direction == Direction::grad && g.mode == PoolMode::lp) return nullptr;
   const int64_t planes = x[0] * x[1];

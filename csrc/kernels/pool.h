@@ -3,9 +3,12 @@
 
 #include <cstdint>
 
+#include "base/shape.h"
 #include "kernels/isa.h"
 
 namespace mixflow::kernels {
+
+struct Request;
 
 enum class PoolMode { max, avg, sum, lp };
 
@@ -55,5 +58,8 @@ inline void pool_grad(const PoolTask<float>& t) { MIXFLOW_PICK(pool_grad_f32)(t)
 inline void pool_grad(const PoolTask<double>& t) { MIXFLOW_PICK(pool_grad_f64)(t); }
 inline void pool_take(const PoolTask<float>& t) { MIXFLOW_PICK(pool_take_f32)(t); }
 inline void pool_take(const PoolTask<double>& t) { MIXFLOW_PICK(pool_take_f64)(t); }
+
+// The windows of a request with attributes kernel, stride, pad, mode, count_include_pad, p_value.
+PoolGeometry pool_geometry(const Request& r, const Shape& x, const Shape& y);
 
 }  // namespace mixflow::kernels

@@ -23,6 +23,7 @@ void register_pool_kernels(Registry&);
 void register_matmul_kernels(Registry&);
 void register_softmax_kernels(Registry&);
 void register_norm_kernels(Registry&);
+void register_blocked_kernels(Registry&);
 
 namespace {
 
@@ -104,6 +105,7 @@ void register_plain_kernels(Registry& target) {
     register_matmul_kernels(target);
     register_softmax_kernels(target);
     register_norm_kernels(target);
+    register_blocked_kernels(target);
   });
 }
 

@@ -30,22 +30,37 @@ struct Problem {
 // Channels in a block of an activation order; 0 = not served.
 int64_t block_of(Layout layout) { return layout.id == 0 ? 1 : layout.id <= 2 ? 8 * layout.id : 0; }
 
-Problem problem_of(const Attrs& attrs, Direction direction, const Desc& x, const Desc& w,
-                   const Desc& y) {
+// An activation as the transforms see it: (N, C, H, W) in some order, or the shape of the blocked
+// primitives, (N, C / b, H, W, b).
+struct Activation {
+  int64_t images, channels, height, width, block;
+
+  explicit Activation(const Desc& d)
+      : images(d.shape[0]), channels(d.shape[1]), height(d.shape[2]), width(d.shape[3]),
+        block(block_of(d.layout)) {
+    if (d.shape.ndim() != 5) return;
+    block = d.shape[4];
+    channels *= block;
+  }
+};
+
+Problem problem_of(const Attrs& attrs, Direction direction, const Desc& x_desc, const Desc& w,
+                   const Desc& y_desc) {
+  const Activation x(x_desc), y(y_desc);
   Problem p;
   p.direction = direction;
-  p.images = x.shape[0];
-  p.channels = x.shape[1];
+  p.images = x.images;
+  p.channels = x.channels;
   p.filters = w.shape[0];
-  p.height = x.shape[2];
-  p.width = x.shape[3];
-  p.out_height = y.shape[2];
-  p.out_width = y.shape[3];
+  p.height = x.height;
+  p.width = x.width;
+  p.out_height = y.height;
+  p.out_width = y.width;
   p.pad_y = attrs.integers("pad")[0];
   p.pad_x = attrs.integers("pad")[1];
-  p.x_block = block_of(x.layout);
-  p.y_block = block_of(y.layout);
-  p.flops = 18.0 * static_cast<double>(y.shape.size()) * static_cast<double>(p.channels);
+  p.x_block = x.block;
+  p.y_block = y.block;
+  p.flops = 18.0 * static_cast<double>(y_desc.shape.size()) * static_cast<double>(p.channels);
   return p;
 }
 
@@ -68,13 +83,18 @@ bool all(const std::vector<int64_t>& values, int64_t low, int64_t high) {
 bool plain_float(const Desc& d) { return d.dtype == DType::float32 && d.layout.plain(); }
 
 bool activation(const Desc& d) {
-  return d.dtype == DType::float32 && d.shape.ndim() == 4 && block_of(d.layout) != 0 &&
-         d.shape.size() > 0;
+  if (d.dtype != DType::float32 || d.shape.size() == 0) return false;
+  if (d.shape.ndim() == 5) return d.layout.plain() && (d.shape[4] == 8 || d.shape[4] == 16);
+  return d.shape.ndim() == 4 && block_of(d.layout) != 0;
+}
+
+bool flag_of(const Request& r, const char* name) {
+  return r.attrs.has(name) && r.attrs.flag(name);
 }
 
 // Whether Winograd can compute the request at all.
 bool eligible(const Request& r, Direction direction) {
-  if (r.inputs.size() < 2) return false;
+  if (r.inputs.size() < 2 || flag_of(r, "add")) return false;
   const bool weights_out = direction == Direction::weight_grad;
   const Desc& w = weights_out ? r.outputs[0] : r.inputs[1];
   if (!activation(r.inputs[0]) || !activation(weights_out ? r.inputs[1] : r.outputs[0])) {
@@ -151,7 +171,7 @@ class ForwardKernel final : public WinogradKernel {
       : WinogradKernel(r, p, rule) {
     const bool grad = p.direction == Direction::data_grad;
     bias_ = r.inputs.size() > 2;
-    relu_ = r.attrs.has("relu") && r.attrs.flag("relu");
+    relu_ = flag_of(r, "relu");
     if (grad) {
       from_ = plane_of(p, rule, p.filters, p.out_height, p.out_width, p.y_block, p.height, p.width);
       to_ = plane_of(p, rule, p.channels, p.height, p.width, p.x_block, p.height, p.width);
@@ -417,8 +437,58 @@ class WeightGradKernel final : public WinogradKernel {
   int64_t sums_, slice_;
 };
 
+// A weight gradient, and the sum of dy (N, C / b, H, W, b) over all but channels.
+class BiasGradKernel final : public Kernel {
+ public:
+  BiasGradKernel(std::unique_ptr<Kernel> weights, const Problem& p)
+      : weights_(std::move(weights)), p_(p) {
+    threads = weights_->threads;
+    cheap = weights_->cheap;
+    workspace_bytes = weights_->workspace_bytes;
+    implementation = weights_->implementation;
+  }
+
+  void run(const Buffers& b, const RunContext& context) const override {
+    weights_->run(b, context);
+    const int64_t places = p_.out_height * p_.out_width, blocks = p_.filters / p_.y_block;
+    parallel_for(threads, blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        double sums[16] = {};
+        for (int64_t n = 0; n < p_.images; ++n) {
+          const float* dy = static_cast<const float*>(b.in[0]);
+          add(dy + (n * blocks + block) * places * p_.y_block, places, sums);
+        }
+        float* db = static_cast<float*>(b.out[1]) + block * p_.y_block;
+        for (int64_t c = 0; c < p_.y_block; ++c) db[c] = static_cast<float>(sums[c]);
+      }
+    });
+  }
+
+ private:
+  // Runs of places in float, then in double.
+  void add(const float* dy, int64_t places, double* sums) const {
+    constexpr int64_t kRun = 256;
+    const int64_t size = p_.y_block;
+    for (int64_t first = 0; first < places; first += kRun) {
+      float run[16] = {};
+      const int64_t last = std::min(places, first + kRun);
+      for (int64_t i = first; i < last; ++i) {
+        for (int64_t c = 0; c < size; ++c) run[c] += dy[i * size + c];
+      }
+      for (int64_t c = 0; c < size; ++c) sums[c] += static_cast<double>(run[c]);
+    }
+  }
+
+  std::unique_ptr<Kernel> weights_;
+  Problem p_;
+};
+
 std::unique_ptr<Kernel> make(const Request& r, const Problem& p, WinogradRule rule) {
-  if (p.direction == Direction::weight_grad) return std::make_unique<WeightGradKernel>(r, p, rule);
+  if (p.direction == Direction::weight_grad) {
+    auto weights = std::make_unique<WeightGradKernel>(r, p, rule);
+    if (r.outputs.size() == 1) return weights;
+    return std::make_unique<BiasGradKernel>(std::move(weights), p);
+  }
   return std::make_unique<ForwardKernel>(r, p, rule);
 }
 
@@ -457,7 +527,7 @@ std::string key_of(const Request& r, const Problem& p) {
   return concat(kVersion, " ", r.primitive, " over ", registry().implementations(r.primitive),
                 " threads=", r.threads, " n=", p.images, " c=", p.channels, " h=", p.height,
                 " w=", p.width, " k=", p.filters, " pad=", p.pad_y, ",", p.pad_x,
-                " blocks=", p.x_block, ",", p.y_block, " inputs=", r.inputs.size());
+                " blocks=", p.x_block, ",", p.y_block, " inputs=", r.inputs.size(), " outputs=", r.outputs.size());
 }
 
 bool faster(const Request& r, const Problem& p, WinogradRule rule) {
@@ -494,8 +564,10 @@ void register_winograd_kernels(Registry& registry) {
       {"conv_data_grad", Direction::data_grad},
       {"conv_weight_grad", Direction::weight_grad}};
   for (const auto& [name, direction] : entries) {
-    registry.add(name, kRank, "winograd",
-                 [direction = direction](const Request& r) { return prepare(r, direction); });
+    for (const std::string prefix : {"", "blocked_"}) {
+      registry.add(prefix + name, kRank, "winograd",
+                   [direction = direction](const Request& r) { return prepare(r, direction); });
+    }
   }
 }
 

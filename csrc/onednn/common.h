@@ -58,6 +58,7 @@ class ThreadScope {
   int previous_;
 };
 
+void register_blocked(Registry& registry);
 void register_conv(Registry& registry);
 void register_matmul(Registry& registry);
 void register_pool(Registry& registry);

@@ -18,6 +18,7 @@ void register_kernels(const nb::capsule& capsule) {
   }
   auto& registry = *static_cast<mixflow::kernels::Registry*>(capsule.data());
   mixflow::onednn::register_conv(registry);
+  mixflow::onednn::register_blocked(registry);
   mixflow::onednn::register_matmul(registry);
   mixflow::onednn::register_pool(registry);
   mixflow::onednn::register_softmax(registry);
@@ -28,11 +29,19 @@ std::string version() {
   return mixflow::concat(v->major, ".", v->minor, ".", v->patch);
 }
 
+// Channels of a block that fill a vector register of this processor.
+int block_size() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  return (isa & wide) == wide ? 16 : 8;
+}
+
 }  // namespace
 
 NB_MODULE(_onednn, m) {
   m.doc() = "oneDNN kernels of mixflow";
   m.def("register", &register_kernels, nb::arg("registry"),
         "Adds the kernels to the registry in the capsule of _core.kernel_registry().");
+  m.def("block_size", &block_size, "Channels of a block of activations that serves best here.");
   m.def("version", &version, "Version of the oneDNN library that is loaded.");
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <ctime>
 
 #include "plan/runtime.h"
 #include "plan/scalar.h"
@@ -11,6 +12,13 @@ namespace {
 
 engine::Lane compute_lane(Device device) {
   return engine::Lane{engine::LaneKind::compute, device.id};
+}
+
+// Seconds: processor time of this thread, which other processes do not disturb, or wall-clock time.
+double now(bool alone) {
+  timespec time{};
+  clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 // The task of one run. `position_` and what follows are touched by one thread at a time: the one
@@ -36,6 +44,7 @@ class Run final : public engine::Task {
                                        const std::vector<Desc>& descs, size_t first) const;
   kernels::RunContext context_of(const Step& step) const;
   void native_steps();
+  void run_native(const Step& step, const kernels::Buffers& buffers);
   void step_done();
   bool host_step();
   void host_done(std::exception_ptr error);
@@ -47,6 +56,7 @@ class Run final : public engine::Task {
   std::vector<uint64_t> draws_;
   std::array<uint64_t, 4> few_scalars_{};
   std::vector<uint64_t> many_scalars_;
+  std::shared_ptr<std::vector<double>> times_;
   ScopeRef scope_;  // only held: the callback that pushed this run ends after it
   int64_t position_;
   int64_t end_;
@@ -76,6 +86,10 @@ class Hop final : public engine::Task {
 Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
     : binding_(std::move(binding)), phase_(options.phase), rng_(rng), scope_(current_scope()) {
   if (options.draws) draws_ = *options.draws;
+  times_ = options.times;
+  if (times_) {
+    times_->assign(static_cast<size_t>(plan().phase_end(phase_) - plan().phase_begin(phase_)), 0.0);
+  }
   position_ = plan().phase_begin(phase_);
   end_ = plan().phase_end(phase_);
   store_scalars(options);
@@ -188,13 +202,21 @@ void Run::native_steps() {
     buffers.out = place + step.inputs.size();
     if (step.workspace.kind == Slot::Kind::arena) buffers.workspace = resolve(step.workspace);
     try {
-      step.kernel->run(buffers, context_of(step));
+      run_native(step, buffers);
     } catch (...) {
       failed_ = &step.label;
       throw;
     }
     step_done();
   }
+}
+
+void Run::run_native(const Step& step, const kernels::Buffers& buffers) {
+  if (!times_) return step.kernel->run(buffers, context_of(step));
+  const double start = now(step.kernel->threads == 1);
+  step.kernel->run(buffers, context_of(step));
+  (*times_)[static_cast<size_t>(position_ - plan().phase_begin(phase_))] =
+      now(step.kernel->threads == 1) - start;
 }
 
 // Lets go of every tag whose last step this was; what the last step touches ends with the task.

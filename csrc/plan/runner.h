@@ -123,6 +123,8 @@ struct RunOptions {
   const std::vector<uint64_t>* draws = nullptr;  // recorded numbers, one per random step
   uint32_t site = 0;
   const void* user = nullptr;  // who owns the arena between phases; null = the plan
+  // Gets the seconds of each native step of the phase, for profiles; host calls count 0.
+  std::shared_ptr<std::vector<double>> times;
   bool transient = false;  // the binding is for this run only: its arrays may have no other holder
 };
 

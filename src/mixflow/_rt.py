@@ -131,6 +131,12 @@ class Bound(Protocol):
     def run(
         self, scalars: Sequence[float] = (), phase: int = 0, draws: Sequence[int] | None = None
     ) -> int: ...
+    def profile(self, scalars: Sequence[float] = (), phase: int = 0) -> list[float]:
+        """Runs a phase with a clock at every step and waits; seconds of each step.
+
+        Host calls count 0.
+        """
+
     def executed_steps(self) -> int:
         """Steps executed so far, over all runs (tests count pruned work with it)."""
 

@@ -200,7 +200,8 @@ def memory_report(symbol: Symbol, for_training: bool = True, **shapes: Any) -> d
     device = current_context().key
     _, order = scheduled(finish(lowered, fuse=False), _NoKernels(), device, 0)
     report = strategies(order)
-    compiled = build_plan(finish(lowered), default_backend(), device, "arena", 0)
+    backend = default_backend()
+    compiled = build_plan(finish(lowered, backend=backend), backend, device, "arena", 0)
     report["arena"] = compiled.memory["arena"]
     report["lower_bound"] = compiled.memory["lower_bound"]
     names = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")

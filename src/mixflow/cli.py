@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import datasets, extras, models, train, visualization
+from . import datasets, extras, models, profiler, train, visualization
 from .checkpoint import load_checkpoint
-from .errors import MixflowError
+from .errors import MixflowError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .io import NDArrayIter
 from .module import Module
@@ -141,6 +141,41 @@ def _summary(args: argparse.Namespace) -> None:
     )
 
 
+def _profile(args: argparse.Namespace) -> None:
+    """``mixflow profile``: the costliest steps of a plan."""
+    if args.network not in models.NETWORKS:
+        raise UnknownNameError(describe_unknown("network", args.network, list(models.NETWORKS)))
+    shapes = models.input_shapes(args.network, args.batch_size, args.image_shape)
+    executor = profiler.bind_random(models.NETWORKS[args.network](), shapes)
+    rows = profiler.profile(executor, not args.predict, args.repeat)
+    total = sum(row.seconds for row in rows)
+    what = "prediction" if args.predict else "training"
+    _table(
+        f"{args.network}, batch {args.batch_size}, {what}: {1000 * total:.1f} ms "
+        f"in {len(rows)} steps",
+        ("step", "implementation", "ms", "%", "GFLOP/s", "GB/s"),
+        [
+            (
+                row.label,
+                row.implementation,
+                f"{1000 * row.seconds:.2f}",
+                f"{100 * row.seconds / max(total, 1e-12):.1f}",
+                f"{row.flops / max(row.seconds, 1e-12) / 1e9:.0f}" if row.flops else "",
+                f"{row.nbytes / max(row.seconds, 1e-12) / 1e9:.1f}",
+            )
+            for row in sorted(rows, key=lambda r: -r.seconds)[: args.show]
+        ],
+    )
+    _table(
+        "by primitive",
+        ("primitive", "steps", "ms", "%"),
+        [
+            (name, count, f"{1000 * seconds:.2f}", f"{100 * seconds / max(total, 1e-12):.1f}")
+            for name, count, seconds in profiler.by_primitive(rows)
+        ],
+    )
+
+
 def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.replace("x", ",").split(","))
 
@@ -185,6 +220,15 @@ def parser() -> argparse.ArgumentParser:
         "--image-shape", type=_shape, default=None, help="e.g. 1x28x28; default: that of its paper"
     )
     three.set_defaults(run=_summary)
+
+    four = commands.add_parser("profile", help="the costliest steps of a network's plan")
+    four.add_argument("--network", default="resnet-50")
+    four.add_argument("--batch-size", type=int, default=8)
+    four.add_argument("--image-shape", type=_shape, default=None, help="default: the network's")
+    four.add_argument("--predict", action="store_true", help="forward only, inference mode")
+    four.add_argument("--repeat", type=int, default=3, help="runs; the fastest of each step counts")
+    four.add_argument("--show", type=int, default=10, help="steps to print")
+    four.set_defaults(run=_profile)
     return top
 
 

@@ -23,8 +23,19 @@ from .ndarray.random import (
 from .ndarray.random import seed as _seed_core
 
 __all__ = [
-    "exponential", "gamma", "generalized_negative_binomial", "host_generator", "multinomial",
-    "negative_binomial", "normal", "poisson", "randint", "randn", "seed", "shuffle", "uniform",
+    "exponential",
+    "gamma",
+    "generalized_negative_binomial",
+    "host_generator",
+    "multinomial",
+    "negative_binomial",
+    "normal",
+    "poisson",
+    "randint",
+    "randn",
+    "seed",
+    "shuffle",
+    "uniform",
 ]
 
 _lock = threading.Lock()

@@ -116,9 +116,7 @@ def optimizer_params(config: TrainConfig, steps: int) -> dict[str, Any]:
     params: dict[str, Any] = {
         "learning_rate": config.lr,
         "wd": config.wd,
-        "lr_scheduler": CosineScheduler(
-            max(1, steps), base_lr=config.lr, final_lr=config.lr / 100
-        ),
+        "lr_scheduler": CosineScheduler(max(1, steps), base_lr=config.lr, final_lr=config.lr / 100),
     }
     if config.optimizer in ("sgd", "nag"):
         params["momentum"] = config.momentum

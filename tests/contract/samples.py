@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from blocked_samples import blocked_samples
 
 F64 = np.dtype(np.float64)
 I32 = np.dtype(np.int32)
@@ -367,5 +368,5 @@ def _norms() -> dict[str, list[Sample]]:
 
 SAMPLES: dict[str, list[Sample]] = {
     **_unary(), **_binary(), **_constants(), **_shape(), **_index(), **_convolutions(), **_pools(),
-    **_norms(),
+    **_norms(), **blocked_samples(Sample, spread),
 }  # fmt: skip

@@ -31,3 +31,18 @@ class Backend(Protocol):
 
     def is_native(self, kernel: Any) -> bool:
         """Whether the kernel runs without Python."""
+
+    def layouts(
+        self, op: Operator, params: dict[str, Any], inputs: Sequence[Desc], outputs: Sequence[Desc]
+    ) -> tuple[int, int] | None:
+        """Blocks of channels in which a convolution wants its activations.
+
+        Optional: a backend without this method wants plain tensors.
+
+        Args:
+            op: conv, conv_data_grad or conv_weight_grad.
+
+        Returns:
+            Channels of a block of the convolution's input and of its output (or their gradients),
+            0 = plain; None where all plain serves best.
+        """

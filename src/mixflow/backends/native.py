@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -16,6 +17,8 @@ from ..ir import Desc, Operator
 from . import onednn_loader
 
 _log = logging.getLogger(__name__)
+#: Multiplications below which a convolution stays plain: reorders would cost more.
+SMALL_CONVOLUTION = 2_000_000
 
 
 def load() -> str | None:
@@ -58,6 +61,21 @@ def _signature(
     return (op.name, tuple(sorted(params.items())), tuple(inputs), tuple(outputs), threads)
 
 
+def _forward_roles(
+    name: str, inputs: Sequence[Desc], outputs: Sequence[Desc]
+) -> tuple[Desc, Desc, Desc]:
+    """Input, weight and output of the forward convolution, whose gradient `name` may be."""
+    if name == "conv":
+        return inputs[0], inputs[1], outputs[0]
+    if name == "conv_data_grad":
+        return outputs[0], inputs[1], inputs[0]
+    return inputs[1], outputs[0], inputs[0]
+
+
+def _multiplications(weight: Desc, result: Desc) -> int:
+    return math.prod(result.shape) * math.prod(weight.shape[1:])
+
+
 class NativeBackend:
     """Prepared native kernels, cached by signature; a `Backend`.
 
@@ -72,6 +90,8 @@ class NativeBackend:
         self.reference = reference
         self.fallbacks: Counter[str] = Counter()
         self._cache: dict[Hashable, Any] = {}
+        self.block_size = onednn_loader.block_size(_rt.core)
+        self.small_convolution = SMALL_CONVOLUTION
 
     def prepare(
         self,
@@ -100,6 +120,27 @@ class NativeBackend:
                 kernel = self._fall_back(op, params, inputs, outputs, threads)
             self._cache[key] = kernel
         return kernel
+
+    def layouts(
+        self, op: Operator, params: dict[str, Any], inputs: Sequence[Desc], outputs: Sequence[Desc]
+    ) -> tuple[int, int] | None:
+        """Blocks of a convolution's input and output; see `Backend.layouts`."""
+        data, weight, result = _forward_roles(op.name, inputs, outputs)
+        if not self.block_size or _multiplications(weight, result) < self.small_convolution:
+            return None
+        groups = params["groups"]
+        channels, filters = data.shape[1], weight.shape[0]
+        sizes = (self._block(channels, groups), self._block(filters, groups))
+        if sizes == (0, 0) or (0 in sizes and (groups > 1 or op.name == "conv_data_grad")):
+            return None
+        if not sizes[0] and channels > 4:
+            return None  # few input channels are read plainly; others would be padded to blocks
+        return sizes
+
+    def _block(self, channels: int, groups: int) -> int:
+        """The largest block that divides the channels of a group (of all, one to a group)."""
+        whole = channels if groups in (1, channels) else channels // groups
+        return next((b for b in (self.block_size, 8) if whole % b == 0), 0)
 
     def is_native(self, kernel: Any) -> bool:
         """Whether the kernel runs without Python: host calls are callable, kernels are not."""

@@ -65,3 +65,8 @@ def load(core: Any) -> str | None:
         _log.info("oneDNN is not used (%s); plain native kernels serve instead", error)
         return None
     return str(extension.version())
+
+
+def block_size(core: Any) -> int:
+    """Channels of a block of activations that oneDNN's convolutions like; 0 without oneDNN."""
+    return int(_extension().block_size()) if load(core) is not None else 0

@@ -8,8 +8,11 @@ from ..errors import GraphError
 from ..ir import Desc, Graph, Node, Operator, TensorType, Value, variable
 from . import memory as memory_pass
 from . import order as order_pass
+from .epilogue import epilogue
+from .fold_norm import fold_norm
 from .fuse import fuse as fuse_pass
 from .infer import infer
+from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
 from .plan import CompiledPlan, Step
@@ -47,6 +50,7 @@ def compile_graph(
     device: tuple[int, int] = (1, 0),
     memory: str = "arena",
     fuse: bool = True,
+    layout: bool = True,
     threads: int = 0,
     label: str = "plan",
 ) -> CompiledPlan:
@@ -62,6 +66,7 @@ def compile_graph(
         device: (type code, index).
         memory: 'arena', 'inplace' or 'none'.
         fuse: whether elementwise chains become programs.
+        layout: whether convolutions may choose blocked activations.
         threads: for kernels; 0 = the whole core budget.
 
     Raises:
@@ -69,27 +74,35 @@ def compile_graph(
     """
     if memory not in MEMORY:
         raise GraphError(f"[compile] expected memory among {', '.join(MEMORY)}, got '{memory}'")
-    return build_plan(
-        optimize(graph, train=train, fuse=fuse), backend, device, memory, threads, label
-    )
+    ready = optimize(graph, train=train, fuse=fuse, backend=backend if layout else None)
+    return build_plan(ready, backend, device, memory, threads, label)
 
 
 _LOWERED = frozenset({"typed", "primitives"})
-_FINISH = (
-    Pass("simplify", simplify, _LOWERED, frozenset({"simple"})),
-    Pass("fuse", fuse_pass, _LOWERED, frozenset({"fused"})),
-)
 
 
-def optimize(graph: Graph, *, train: bool = False, fuse: bool = True) -> Graph:
-    """The graph of primitives and programs that runs."""
+def _finishing(fuse: bool, backend: Any) -> tuple[Pass, ...]:
+    passes = [Pass("simplify", simplify, _LOWERED, frozenset({"simple"}))]
+    if fuse:
+        passes.append(Pass("fold_norm", fold_norm, _LOWERED))
+    if backend is not None:
+        passes.append(Pass("layout", lambda g: layout_pass(g, backend), _LOWERED))
+        if fuse:
+            passes.append(Pass("epilogue", epilogue, _LOWERED))
+    if fuse:
+        passes.append(Pass("fuse", fuse_pass, _LOWERED, frozenset({"fused"})))
+    return tuple(passes)
+
+
+def optimize(graph: Graph, *, train: bool = False, fuse: bool = True, backend: Any = None) -> Graph:
+    """The graph of primitives and programs that runs; layouts are those `backend` asks for."""
     first = Pass("lower", lambda g: lower(g, infer(g), train=train), frozenset(), _LOWERED)
-    return run_passes(graph, (first, *(_FINISH if fuse else _FINISH[:1])))
+    return run_passes(graph, (first, *_finishing(fuse, backend)))
 
 
-def finish(graph: Graph, *, fuse: bool = True) -> Graph:
-    """Simplified, and fused unless told otherwise; takes a graph of primitives."""
-    return run_passes(graph, _FINISH if fuse else _FINISH[:1], _LOWERED)
+def finish(graph: Graph, *, fuse: bool = True, backend: Any = None) -> Graph:
+    """Simplified, laid out for `backend`, fused unless told otherwise; takes primitives."""
+    return run_passes(graph, _finishing(fuse, backend), _LOWERED)
 
 
 def scheduled(

@@ -4,11 +4,11 @@ It is the oracle of the tests (finite differences run here in float64), serves w
 do not, and with `pure` makes the package run on Python and NumPy alone.
 """
 
-from . import conv, elementwise, moves, nn, random
+from . import blocked, conv, elementwise, moves, nn, random
 from .backend import ReferenceBackend, compute, evaluate
 from .common import KERNELS
 
 __all__ = [
-    "KERNELS", "ReferenceBackend", "compute", "conv", "elementwise", "evaluate", "moves", "nn",
-    "random",
+    "KERNELS", "ReferenceBackend", "blocked", "compute", "conv", "elementwise", "evaluate", "moves",
+    "nn", "random",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Records of the primitives: what backends implement (docs/design/primitives.md)."""
 
 from . import (
+    blocked,
     creation,
     elementwise,
     fused,
@@ -15,6 +16,7 @@ from . import (
 )
 
 __all__ = [
+    "blocked",
     "creation",
     "elementwise",
     "fused",

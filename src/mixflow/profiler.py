@@ -1,0 +1,106 @@
+"""Where the time of a plan goes: seconds, arithmetic and traffic of every step.
+
+Hazard: on a shared machine single runs say little; each step counts with its fastest run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import dtype as dtypes
+from . import ndarray as nd
+from .context import cpu
+from .executor import Executor
+from .passes.plan import Step
+from .symbol.symbol import Symbol
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """One step of a plan.
+
+    Attributes:
+        label: primitive, the user's node, input shapes.
+        op: the primitive.
+        implementation: of the kernel.
+        seconds: fastest run.
+        flops: of convolutions and matrix products, else 0.
+        nbytes: of inputs and outputs together.
+    """
+
+    label: str
+    op: str
+    implementation: str
+    seconds: float
+    flops: int
+    nbytes: int
+
+
+def profile(executor: Executor, is_train: bool = False, repeat: int = 3) -> list[StepProfile]:
+    """Profiles of the steps of an executor's plan, in the order in which they run.
+
+    Args:
+        executor: bound arrays with the values that matter (zeros are as good as others).
+        is_train: training mode, backward included.
+        repeat: runs.
+    """
+    runs = [executor.profile(is_train) for _ in range(repeat)]
+    steps = executor.plan(is_train).steps
+    return [
+        _row(step, min(times)) for step, times in zip(steps, zip(*runs, strict=True), strict=True)
+    ]
+
+
+def _row(step: Step, seconds: float) -> StepProfile:
+    descs = [*step.input_descs, *step.output_descs]
+    nbytes = sum(math.prod(d.shape) * dtypes.from_code(d.dtype).itemsize for d in descs)
+    name = getattr(step.kernel, "implementation", "python")
+    return StepProfile(step.label, step.op, name, seconds, _flops(step), nbytes)
+
+
+def _flops(step: Step) -> int:
+    """Two for each multiplication and addition of a convolution or matrix product."""
+    ins, outs = [d.shape for d in step.input_descs], [d.shape for d in step.output_descs]
+    kind = step.op.removeprefix("blocked_")
+    if kind == "conv":
+        return 2 * math.prod(outs[0]) * math.prod(ins[1][1:])
+    if kind == "conv_data_grad":
+        return 2 * math.prod(ins[0]) * math.prod(ins[1][1:])
+    if kind == "conv_weight_grad":
+        return 2 * math.prod(ins[0]) * math.prod(outs[0][1:])
+    if kind == "matmul":
+        m = outs[0][-2]
+        inner = ins[0][-1] if ins[0][-2] == m else ins[0][-2]
+        return 2 * math.prod(outs[0]) * inner
+    return 0
+
+
+def by_primitive(rows: Sequence[StepProfile]) -> list[tuple[str, int, float]]:
+    """(primitive, steps, seconds), the costliest first."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row.op].append(row.seconds)
+    table = [(name, len(times), sum(times)) for name, times in found.items()]
+    return sorted(table, key=lambda entry: -entry[2])
+
+
+def bind_random(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Executor:
+    """A symbol bound for training on random data, with small random parameters.
+
+    Args:
+        shapes: of the inputs that fix all others, by name.
+    """
+    given = {*shapes, "softmax_label"}
+    requests = {n: "null" if n in given else "write" for n in symbol.list_arguments()}
+    executor: Any = symbol.simple_bind(cpu(), grad_req=requests, **shapes)
+    for key, array in executor.arg_dict.items():
+        if key != "softmax_label":
+            array[:] = nd.random.normal(0.0, 0.05, shape=array.shape)
+    for key, array in executor.aux_dict.items():
+        array[:] = 1.0 if key.endswith("var") else 0.0
+    bound: Executor = executor
+    return bound
