@@ -33,6 +33,7 @@ def main() -> None:
     for line in sys.stdin:
         case = line.strip()
         if case in module.CASES and case not in ready:
+            ready.clear()  # the arrays of earlier cases would crowd this one
             ready[case] = module.CASES[case]()
             for _ in range(2):
                 ready[case]()

@@ -1,0 +1,54 @@
+"""AlexNet, GoogLeNet, VGG-11, ResNet-50 at batch 32, 3x224x224: forward + backward, forward alone.
+
+The symbols are written to .bench/symbols for MXNet, so that both run the same nets.
+"""
+
+import time
+from pathlib import Path
+
+import mixflow as mx
+from mixflow import models
+
+VERSION = f"mixflow {mx.__version__}"
+NETS = ("alexnet", "googlenet", "vgg-11", "resnet-50")
+SHAPE = (32, 3, 224, 224)
+SYMBOLS = Path(__file__).resolve().parents[2] / ".bench" / "symbols"
+
+
+def symbol(name):
+    return models.NETWORKS[name](1000)
+
+
+SYMBOLS.mkdir(parents=True, exist_ok=True)
+for net in NETS:
+    symbol(net).save(str(SYMBOLS / f"{net}.json"))
+
+
+def case(name, train):
+    def build():
+        executor = symbol(name).simple_bind(
+            mx.cpu(),
+            grad_req={n: "write" if train and n not in ("data", "softmax_label") else "null"
+                      for n in symbol(name).list_arguments()},
+            data=SHAPE,
+            softmax_label=SHAPE[:1],
+        )
+        for key, array in executor.arg_dict.items():
+            if key != "softmax_label":
+                mx.nd.random.uniform(-0.05, 0.05, out=array)
+
+        def measure():
+            mx.nd.waitall()
+            began = time.perf_counter()
+            executor.forward(is_train=train)
+            if train:
+                executor.backward()
+            mx.nd.waitall()
+            return time.perf_counter() - began
+
+        return measure
+
+    return build
+
+
+CASES = {f"{n} {kind}": case(n, kind == "train") for n in NETS for kind in ("train", "predict")}
