@@ -323,7 +323,7 @@ core: Core = None  # type: ignore[assignment]  # bound by mixflow.backends
 
 
 #: Rounds that an idle OpenMP thread waits before it sleeps, a few microseconds: enough to catch the
-#: next loop of a quiet plan (an mlp step takes 0.43 instead of 0.58 ms), too short to starve others.
+#: next loop of a quiet plan (an mlp step of 0.58 ms takes 0.43), too short to starve others.
 _SPIN_COUNT = "2000"
 
 
