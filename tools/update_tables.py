@@ -62,7 +62,7 @@ def table(rows: list[Row]) -> str:
 
 def facts(rows: list[Row]) -> str:
     """Machine, versions and commits of the rows."""
-    versions = sorted({f"{r['rival']} {r['version']}" for r in rows if r["rival"] != "ours"})
+    versions = sorted({r["version"] for r in rows if r["rival"] != "ours" and " " in r["version"]})
     machines = sorted({f"{r['processor']}, {r['threads']} threads" for r in rows})
     commits = sorted({f"{r['commit']} ({r['date']})" for r in rows})
     return (
