@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "mixflow"
 
 #: From the bottom up; a module may import from its own line and from lines above it.
 LAYERS: list[list[str]] = [
-    ["errors"],
-    ["extras", "files"],
+    ["errors", "libinfo"],
+    ["base", "extras", "files"],
     ["config"],
     ["dtype"],
     ["ir"],

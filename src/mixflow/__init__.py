@@ -2,17 +2,20 @@
 
 from . import (
     autograd,
+    base,
     callback,
     config,
     context,
     initializer,
     io,
     kvstore,
+    libinfo,
     lr_scheduler,
     metric,
     model,
     models,
     module,
+    monitor,
     ndarray,
     operator,
     optimizer,
@@ -26,15 +29,16 @@ from .context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from .errors import MixflowError, MXNetError
 from .executor import Executor
 from .initializer import Xavier
+from .libinfo import __version__
+from .monitor import Monitor
 from .name import NameManager, Prefix
 from .ndarray import NDArray, waitall
 from .symbol import Symbol
 
-__version__ = "0.1.0"
-
 #: MXNet's short names.
 nd, sym, mod, init = ndarray, symbol, module, initializer
 kv, opt, viz = kvstore, optimizer, visualization
+rnd, mon = random, monitor
 
 __all__ = [
     "AttrScope",
@@ -42,12 +46,15 @@ __all__ = [
     "Executor",
     "MXNetError",
     "MixflowError",
+    "Monitor",
     "NDArray",
     "NameManager",
     "Prefix",
     "Symbol",
     "Xavier",
+    "__version__",
     "autograd",
+    "base",
     "callback",
     "config",
     "context",
@@ -60,12 +67,15 @@ __all__ = [
     "io",
     "kv",
     "kvstore",
+    "libinfo",
     "lr_scheduler",
     "metric",
     "mod",
     "model",
     "models",
     "module",
+    "mon",
+    "monitor",
     "nd",
     "ndarray",
     "num_gpus",
@@ -73,6 +83,7 @@ __all__ = [
     "opt",
     "optimizer",
     "random",
+    "rnd",
     "sym",
     "symbol",
     "visualization",

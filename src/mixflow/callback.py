@@ -77,29 +77,34 @@ class Speedometer:
         self.batch_size = batch_size
         self.frequent = frequent
         self.auto_reset = auto_reset
-        self._last = -1
+        self._last = -1  # negative: the clock is not running
         self._since = 0.0
 
     def __call__(self, param: BatchEndParam) -> None:
         """Called after each batch."""
         count = param.nbatch
-        if self._last < 0 or count < self._last:
-            self._since, self._last = time.monotonic(), count
+        running, self._last = 0 <= self._last <= count, count
+        if not running:
+            self._since = time.monotonic()
+        elif count % self.frequent == 0:
+            elapsed = max(1e-9, time.monotonic() - self._since)
+            self._log(param, self.frequent * self.batch_size / elapsed)
+            self._since = time.monotonic()
+
+    def _log(self, param: BatchEndParam, speed: float) -> None:
+        """One line in the form of MXNet."""
+        epoch, count, metric = param.epoch, param.nbatch, param.eval_metric
+        if metric is None:
+            logging.info("Iter[%d] Batch [%d]\tSpeed: %.2f samples/sec", epoch, count, speed)
             return
-        if count - self._last < self.frequent or count % self.frequent:
-            return
-        elapsed = max(1e-9, time.monotonic() - self._since)
-        speed = (count - self._last) * self.batch_size / elapsed
-        shown = ""
-        if param.eval_metric is not None:
-            pairs = param.eval_metric.get_name_value()
-            shown = "".join(f"\t{name}={value:f}" for name, value in pairs)
-            if self.auto_reset:
-                param.eval_metric.reset_local()
+        shown = "".join(f"\t{name}={value:f}" for name, value in metric.get_name_value())
+        first = 0
+        if self.auto_reset:
+            metric.reset_local()
+            first = count - self.frequent
         logging.info(
-            "Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec%s", param.epoch, count, speed, shown
+            "Epoch[%d] Batch [%d-%d]\tSpeed: %.2f samples/sec%s", epoch, first, count, speed, shown
         )
-        self._since, self._last = time.monotonic(), count
 
 
 class ProgressBar:

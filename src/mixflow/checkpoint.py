@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ def save_checkpoint(
         symbol.save(f"{prefix}-symbol.json")
     content = {f"arg:{k}": v for k, v in arg_params.items()}
     content.update({f"aux:{k}": v for k, v in aux_params.items()})
-    nd.save(f"{prefix}-{epoch:04d}.params", content)
+    path = f"{prefix}-{epoch:04d}.params"
+    nd.save(path, content)
+    logging.info('Saved checkpoint to "%s"', path)
 
 
 def load_params(prefix: str, epoch: int) -> tuple[Params, Params]:

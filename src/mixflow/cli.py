@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +15,11 @@ from .checkpoint import load_checkpoint
 from .errors import MixflowError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .io import NDArrayIter
+from .libinfo import __version__
 from .module import Module
+
+NETWORK_HELP = "e.g. lenet, mlp, resnet-20-cifar"
+DATA_HELP = "digits, fashion-mnist or a folder of idx files"
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -43,7 +49,7 @@ def _train(args: argparse.Namespace) -> None:
         out=args.out,
     )
     tqdm = extras.load("tqdm", "mixflow train")
-    with tqdm.tqdm(unit="batch", dynamic_ncols=True, disable=args.quiet) as bar:
+    with tqdm.tqdm(unit="batch", dynamic_ncols=True, disable=args.quiet or None) as bar:
 
         def progress(epoch: int, batch: int, batches: int) -> None:
             bar.total = batches * config.epochs
@@ -139,6 +145,11 @@ def _summary(args: argparse.Namespace) -> None:
         ("strategy", "training", "prediction"),
         [(s, *(f"{report[s]:,}" for report in reports)) for s in strategies],
     )
+    print(
+        "none, inplace, coshare, both: outputs of the network's operators, as in the paper; "
+        "arena, lower_bound: the fused plan that runs, workspace included; "
+        "lower_bound_unfused: the network as written"
+    )
 
 
 def _profile(args: argparse.Namespace) -> None:
@@ -180,41 +191,53 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.replace("x", ",").split(","))
 
 
+def _add(command: argparse.ArgumentParser, name: str, default: Any, text: str) -> None:
+    """An option whose help names its default."""
+    command.add_argument(
+        name, type=type(default), default=default, help=f"{text} (default: %(default)s)"
+    )
+
+
+def _train_arguments(command: argparse.ArgumentParser) -> None:
+    _add(command, "--network", "lenet", NETWORK_HELP)
+    _add(command, "--data", "digits", DATA_HELP)
+    _add(command, "--epochs", 10, "passes over the training images")
+    _add(command, "--batch-size", 64, "images per update")
+    _add(command, "--optimizer", "sgd", "sgd, nag, adam, rmsprop, adagrad, ...")
+    command.add_argument(
+        "--lr", type=float, default=None, help="learning rate (default: by optimizer)"
+    )
+    _add(command, "--wd", 1e-4, "weight decay")
+    _add(command, "--momentum", 0.9, "of sgd and nag")
+    _add(command, "--seed", 0, "of the initial values and the order of images")
+    _add(command, "--shift", 0, "move training images by up to N pixels")
+    _add(command, "--contexts", 1, "CPU contexts that share each batch")
+    _add(command, "--out", "out/train", "folder for the results")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     top = argparse.ArgumentParser(prog="mixflow", description="Train and inspect networks.")
+    top.add_argument("--version", action="version", version=f"mixflow {__version__}")
     commands = top.add_subparsers(dest="command", required=True)
 
     one = commands.add_parser("train", help="train a network and leave figures, pictures, files")
-    one.add_argument("--network", default="lenet", help="e.g. lenet, mlp, resnet-20-cifar")
-    one.add_argument(
-        "--data", default="digits", help="digits, fashion-mnist or a folder of idx files"
-    )
-    one.add_argument("--epochs", type=int, default=10)
-    one.add_argument("--batch-size", type=int, default=64)
-    one.add_argument("--optimizer", default="sgd", help="sgd, nag, adam, rmsprop, adagrad, ...")
-    one.add_argument("--lr", type=float, default=None, help="learning rate; default by optimizer")
-    one.add_argument("--wd", type=float, default=1e-4, help="weight decay")
-    one.add_argument("--momentum", type=float, default=0.9)
-    one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--shift", type=int, default=0, help="move training images by up to N pixels")
-    one.add_argument("--contexts", type=int, default=1, help="CPU contexts that share each batch")
-    one.add_argument("--out", default="out/train", help="folder for the results")
-    one.add_argument("--quiet", action="store_true", help="no progress bar")
+    _train_arguments(one)
     one.set_defaults(run=_train)
 
     two = commands.add_parser("predict", help="classify the test images of a set")
     two.add_argument("--prefix", required=True, help="checkpoint without -symbol.json")
-    two.add_argument("--epoch", type=int, required=True)
-    two.add_argument("--data", default="digits")
-    two.add_argument("--batch-size", type=int, default=100)
-    two.add_argument("--show", type=int, default=10, help="rows to print")
+    two.add_argument("--epoch", type=int, required=True, help="number in the checkpoint's name")
+    _add(two, "--data", "digits", DATA_HELP)
+    _add(two, "--batch-size", 100, "images per batch")
+    _add(two, "--show", 10, "rows to print")
     two.add_argument("--out", default="", help="JSON file for all classes")
     two.set_defaults(run=_predict)
 
     three = commands.add_parser("summary", help="layers, parameters, planned memory")
-    three.add_argument("--network", default="lenet")
-    three.add_argument("--batch-size", type=int, default=64)
+    _add(three, "--network", "lenet", NETWORK_HELP)
+    _add(three, "--batch-size", 64, "samples per batch")
     three.add_argument("--classes", type=int, default=None, help="default: those of its paper")
     three.add_argument(
         "--image-shape", type=_shape, default=None, help="e.g. 1x28x28; default: that of its paper"
@@ -222,12 +245,12 @@ def parser() -> argparse.ArgumentParser:
     three.set_defaults(run=_summary)
 
     four = commands.add_parser("profile", help="the costliest steps of a network's plan")
-    four.add_argument("--network", default="resnet-50")
-    four.add_argument("--batch-size", type=int, default=8)
+    _add(four, "--network", "resnet-50", NETWORK_HELP)
+    _add(four, "--batch-size", 8, "samples per batch")
     four.add_argument("--image-shape", type=_shape, default=None, help="default: the network's")
     four.add_argument("--predict", action="store_true", help="forward only, inference mode")
-    four.add_argument("--repeat", type=int, default=3, help="runs; the fastest of each step counts")
-    four.add_argument("--show", type=int, default=10, help="steps to print")
+    _add(four, "--repeat", 3, "runs; the fastest of each step counts")
+    _add(four, "--show", 10, "steps to print")
     four.set_defaults(run=_profile)
     return top
 
@@ -237,6 +260,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # e.g. `| head -1`: what follows goes nowhere, also at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except MixflowError as error:
         print(f"mixflow: {error}", file=sys.stderr)
         return 1

@@ -37,14 +37,22 @@ class FormatError(MixflowError, ValueError):
     """A file is truncated, corrupt or of another format."""
 
 
+class FileError(MixflowError, OSError):
+    """A file cannot be written; `errno` and `filename` (the target) are set as in `OSError`."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
 class GraphError(MixflowError):
     """A graph breaks an invariant (verifier), or cannot be differentiated."""
 
 
 def describe_unknown(kind: str, name: str, known: list[str]) -> str:
-    """Text for an unknown ``name``: the nearest known names first, else how many there are."""
+    """Text for an unknown ``name``: the nearest known names, else the first 20."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known)[:20])}"
+    shown = sorted(known)[:20] + ["..."] * (len(known) > 20)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown)}"
     return f"[{kind}] expected a known name, got '{name}'; {hint}"

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from .errors import FileError
+
 
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
     """Writes to a temporary name in the same folder, flushes to disk, renames.
@@ -19,8 +21,21 @@ def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None
         content: its bytes, or parts of them one after the other.
 
     Raises:
-        OSError: the folder does not exist or is not writable; nothing is left behind.
+        FileError: the folder does not exist or is not writable; nothing is left behind.
     """
+    try:
+        _write(path, content)
+    except BrokenPipeError:  # the reader of a pipe has gone: no fault of the file
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        found = FileError(f"[files] expected to write {os.fspath(path)}, got: {reason}")
+        found.errno, found.strerror = error.errno, error.strerror
+        found.filename = os.fspath(path)
+        raise found from error
+
+
+def _write(path: str | Path, content: bytes | Iterable[bytes]) -> None:
     parts = [content] if isinstance(content, bytes) else content
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file() and not target.is_dir():

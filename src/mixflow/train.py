@@ -195,7 +195,7 @@ def _epoch(
     for number, batch in enumerate(train_iter):
         module.forward_backward(batch)
         module.update()
-        module.update_metric(seen, batch.label)
+        module.update_metric_unpadded(seen, batch)
         if progress is not None:
             progress(epoch, number, batches)
     trained = dict(seen.get_name_value())

@@ -1,5 +1,6 @@
 """Module: binding, parameters, training, files, contexts, shapes, callbacks, mistakes."""
 
+import base64
 import logging
 
 import numpy as np
@@ -441,6 +442,80 @@ def test_missing_and_damaged_checkpoints(tmp_path):
     module.init_params()
     with pytest.raises(FormatError):
         module.init_optimizer()
+
+
+def test_labels_are_ignored_when_none_are_bound():
+    module = mx.mod.Module(network())
+    module.bind([("data", (8, 6))], None, for_training=False)
+    module.set_params(start(), {})
+    bound = ready()
+    np.testing.assert_array_equal(
+        module.predict(batches()).asnumpy(), bound.predict(batches()).asnumpy()
+    )
+    assert module.score(batches(), "acc") == bound.score(batches(), "acc")
+
+
+def test_bind_installs_the_parameters_of_load(tmp_path):
+    prefix, first = str(tmp_path / "net"), ready()
+    first.save_checkpoint(prefix, 3)
+    loaded = mx.mod.Module.load(prefix, 3)
+    assert_same(values(loaded), values(first))
+    loaded.bind(batches().provide_data, batches().provide_label)
+    assert_same(values(loaded), values(first))
+    assert loaded.score(batches(), "acc") == first.score(batches(), "acc")
+    loaded.init_optimizer()
+    loaded.init_params(mx.init.Zero(), force_init=True)
+    assert not values(loaded)["fc1_weight"].any()
+
+
+def test_incomplete_loaded_parameters_are_no_silent_zeros(tmp_path):
+    prefix = str(tmp_path / "net")
+    args = {n: v for n, v in start().items() if n != "fc2_weight"}
+    mx.model.save_checkpoint(prefix, 0, network(), args, {})
+    loaded = mx.mod.Module.load(prefix, 0)
+    loaded.bind(batches().provide_data, batches().provide_label)
+    with pytest.raises(MixflowError, match="init_params"):
+        loaded.predict(batches())
+    loaded.init_params(mx.init.One(), allow_missing=True)
+    np.testing.assert_array_equal(values(loaded)["fc2_weight"], np.ones((3, 8)))
+    np.testing.assert_array_equal(values(loaded)["fc1_bias"], start()["fc1_bias"].asnumpy())
+
+
+#: What MXNet 1.9.1 wrote: momentum of a weight (3, 2) and of a bias (3,).
+MXNET_STATES = (
+    "gASV4AAAAAAAAAB9lChLAIwVbXhuZXQubmRhcnJheS5uZGFycmF5lIwHTkRBcnJheZSTlE6FlFKUfZSMBmhh"
+    "bmRsZZSMCGJ1aWx0aW5zlIwJYnl0ZWFycmF5lJOUQ0DJ+pP5AAAAAAIAAAADAAAAAAAAAAIAAAAAAAAAAQAA"
+    "AAAAAAAAAAAAAAAAAAAAgD8AAABAAABAQAAAgEAAAKBAlIWUUpRzYksBaANoBFKUfZRoB2gKQyzJ+pP5AAAA"
+    "AAEAAAADAAAAAAAAAAEAAAAAAAAAAAAAAAAA4EAAAABBAAAQQZSFlFKUc2J1Lg=="
+)
+
+
+def test_mxnet_optimizer_states(tmp_path):
+    prefix = str(tmp_path / "net")
+    net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
+    weights = {"fc_weight": nd.ones((3, 2)), "fc_bias": nd.ones((3,))}
+    mx.model.save_checkpoint(prefix, 1, net, weights, {})
+    (tmp_path / "net-0001.states").write_bytes(base64.b64decode(MXNET_STATES))
+
+    def resumed(**options):
+        module = mx.mod.Module.load(prefix, 1, load_optimizer_states=True, **options)
+        module.bind([("data", (4, 2))])
+        module.init_optimizer(
+            optimizer_params={"learning_rate": 0.1, "momentum": 0.5, "rescale_grad": 0.0}
+        )
+        return module
+
+    with pytest.raises(FormatError, match="allow_pickle"):
+        resumed()
+    module = resumed(allow_pickle=True)
+    module.forward_backward(mx.io.DataBatch([nd.ones((4, 2))]))
+    module.update()
+    moved = values(module)
+    np.testing.assert_allclose(moved["fc_weight"], 1 + 0.5 * np.arange(6).reshape(3, 2))
+    np.testing.assert_allclose(moved["fc_bias"], 1 + 0.5 * np.array([7, 8, 9]))
+    (tmp_path / "net-0001.states").write_bytes(base64.b64decode(MXNET_STATES)[:-9])
+    with pytest.raises(FormatError, match="pickle"):
+        resumed(allow_pickle=True)
 
 
 def test_save_and_load_params(tmp_path):

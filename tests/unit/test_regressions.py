@@ -1,14 +1,19 @@
 """Bugs that a search for them found, each with the smallest program that shows it."""
 
+import errno
 import json
+import logging
 import os
+import re
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import mixflow as mx
-from mixflow import cli
+from mixflow import cli, train
 
 
 @pytest.mark.parametrize("shape", [(2**40, 2**40), (2**33, 2**33), (2**62, 4), (2**63 - 1,)])
@@ -205,3 +210,136 @@ def test_arrays_on_absent_devices():
     for index in (-1, 2**40):
         with pytest.raises(mx.MXNetError, match="index of at least 0"):
             mx.cpu(index)
+
+
+def test_a_failed_save_names_the_target(tmp_path):
+    """The bare FileNotFoundError named the hidden temporary file."""
+    path = str(tmp_path / "none" / "x")
+    net = mx.sym.Variable("data") + 1
+    for save in (lambda: mx.nd.save(path, mx.nd.ones((2,))), lambda: net.save(path)):
+        with pytest.raises(
+            mx.base.FileError, match=r"expected to write .*none/x, got: No such"
+        ) as e:
+            save()
+        assert isinstance(e.value, OSError) and isinstance(e.value, mx.MXNetError)
+        assert e.value.filename == path and e.value.errno == errno.ENOENT
+        assert str(e.value).startswith("[files]")
+
+
+def test_a_closed_pipe_is_quiet():
+    command = [sys.executable, "-m", "mixflow.cli", "summary", "--network", "lenet"]
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done.stdout.close()
+    with done.stderr:
+        assert done.stderr.read() == ""
+    assert done.wait() != 0
+
+
+def test_command_line_help(capsys):
+    for arguments in (["--version"], ["train", "--help"]):
+        with pytest.raises(SystemExit) as e:
+            cli.main(arguments)
+        assert e.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"mixflow {mx.__version__}" in text
+    for name, default in (("epochs", 10), ("batch-size", 64), ("seed", 0)):
+        assert f"(default: {default})" in text.split(f"--{name} ")[-1].split(" --")[0]
+    assert "(default: None)" not in text
+
+
+def test_summary_explains_the_memory_table(capsys):
+    assert cli.main(["summary"]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "as in the paper" in last and "workspace included" in last
+
+
+def test_a_cut_list_of_known_names_says_so():
+    few = mx.errors.describe_unknown("op", "zzz", ["a", "b"])
+    many = mx.errors.describe_unknown("op", "zzz", [f"n{i:02d}" for i in range(21)])
+    assert few.endswith("known: a, b") and many.endswith("n19, ...")
+
+
+def test_names_of_mxnet():
+    assert mx.base.MXNetError is mx.MXNetError and issubclass(mx.base.ShapeError, mx.MXNetError)
+    assert mx.rnd is mx.random and mx.mon is mx.monitor and mx.mon.Monitor is mx.Monitor
+    made = mx.optimizer.Optimizer.create_optimizer("sgd", learning_rate=0.5)
+    assert isinstance(made, mx.optimizer.SGD) and made.lr == 0.5
+
+    @mx.optimizer.Optimizer.register
+    class OfTheUser(mx.optimizer.SGD):
+        pass
+
+    assert isinstance(mx.optimizer.create("oftheuser"), OfTheUser)
+
+
+def test_monitor():
+    net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
+    net = mx.sym.BatchNorm(net, name="bn")
+    executor = net.simple_bind(mx.cpu(), data=(4, 2))
+    for array in (*executor.arg_arrays, *executor.aux_arrays):
+        array[:] = 2
+    monitor = mx.mon.Monitor(2, sort=True)
+    monitor.install(executor)
+    seen = []
+    for _ in range(3):
+        monitor.tic()
+        executor.forward(is_train=True)
+        executor.backward()
+        seen.append(monitor.toc())
+    assert seen[1] == [] and [entry[0] for entry in seen[2]] == [3] * len(seen[2])
+    names = [name for _, name, _ in seen[0]]
+    assert names == sorted(names)
+    assert {"data", "fc_weight", "fc_output", "bn_moving_mean", "bn_output"} <= set(names)
+    found = {name: text for _, name, text in seen[0]}
+    assert found["fc_weight"] == "2.0\t"
+    np.testing.assert_allclose(float(found["fc_output"]), 10, rtol=1e-6)
+
+
+def test_monitor_of_a_pattern_in_fit(caplog):
+    net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
+    net = mx.sym.SoftmaxOutput(net, name="softmax")
+    inputs = mx.io.NDArrayIter(np.ones((8, 2), np.float32), np.zeros(8, np.float32), 4)
+    monitor = mx.mon.Monitor(1, stat_func=lambda x: x.max(), pattern="fc_.*")
+    with caplog.at_level(logging.INFO):
+        mx.mod.Module(net).fit(inputs, num_epoch=1, monitor=monitor)
+    lines = [m for m in caplog.messages if m.startswith("Batch:")]
+    assert len(lines) == 6 and all(" fc_" in line for line in lines)
+    assert lines[0].startswith("Batch:       1 fc_output ")
+
+
+def test_log_lines_of_mxnet(caplog, tmp_path):
+    metric = mx.metric.Accuracy()
+    metric.update([mx.nd.array([0])], [mx.nd.array([[0.9, 0.1]])])
+    with caplog.at_level(logging.INFO):
+        for speed, shown in (
+            (mx.callback.Speedometer(8, 8, auto_reset=False), metric),
+            (mx.callback.Speedometer(8, 8), metric),
+            (mx.callback.Speedometer(8, 8), None),
+        ):
+            for number in range(9):
+                speed(mx.callback.BatchEndParam(1, number, shown, None))
+        prefix = str(tmp_path / "net")
+        mx.model.save_checkpoint(prefix, 2, None, {}, {})
+    lines = [re.sub(r"Speed: [0-9.]+", "Speed: N", m) for m in caplog.messages]
+    assert lines == [
+        "Epoch[1] Batch [0-8]\tSpeed: N samples/sec\taccuracy=1.000000",
+        "Epoch[1] Batch [0-8]\tSpeed: N samples/sec\taccuracy=1.000000",
+        "Iter[1] Batch [8]\tSpeed: N samples/sec",
+        f'Saved checkpoint to "{prefix}-0002.params"',
+    ]
+
+
+def test_training_figures_leave_out_the_padding(tmp_path, monkeypatch):
+    """The accuracy of training counted the images that fill up the last batch."""
+    counted = []
+    update = mx.metric.Accuracy.update
+
+    def counting(self, labels, preds):
+        counted.append(len(labels[0]))
+        update(self, labels, preds)
+
+    monkeypatch.setattr(mx.metric.Accuracy, "update", counting)
+    config = train.TrainConfig("mlp", epochs=1, batch_size=400, out=str(tmp_path))
+    result = train.train(config)
+    assert result.train_samples % 400
+    assert sum(counted) == result.train_samples + result.test_samples

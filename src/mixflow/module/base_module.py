@@ -164,14 +164,14 @@ class BaseModule:
         done = 0
         for nbatch, batch in enumerate(_first(eval_data, num_batch)):
             self.forward(batch, is_train=False)
-            self._score_batch(eval_metric, batch)
+            self.update_metric_unpadded(eval_metric, batch)
             call_all(batch_end_callback, BatchEndParam(epoch, nbatch, eval_metric, locals()))
             done += 1
         call_all(score_end_callback, BatchEndParam(epoch, done, eval_metric, locals()))
         found: list[tuple[str, float]] = eval_metric.get_name_value()
         return found
 
-    def _score_batch(self, eval_metric: Any, batch: DataBatch) -> None:
+    def update_metric_unpadded(self, eval_metric: Any, batch: DataBatch) -> None:
         """Adds a batch without the samples that only fill it up."""
         if not batch.pad:
             self.update_metric(eval_metric, batch.label)

@@ -79,9 +79,9 @@ class ExecutorGroup:
         )
 
     def load_batch(self, batch: DataBatch) -> None:
-        """Copies a batch into the executors' inputs."""
+        """Copies a batch into the executors' inputs; labels only if some are bound."""
         self._load(self.data_shapes, batch.data)
-        if batch.label:
+        if batch.label and self.label_shapes:
             self._load(self.label_shapes, batch.label)
 
     def _load(self, descriptions: Sequence[DataDesc], arrays: Sequence[NDArray]) -> None:

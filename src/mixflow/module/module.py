@@ -77,7 +77,7 @@ class Module(BaseModule):
         self._kvstore: Any = None
         self._fused: opt.FusedUpdate | None = None
         self._loaded: tuple[Params, Params] | None = None
-        self._preload_states: str | None = None
+        self._preload_states: tuple[str, bool] | None = None  # path, allow_pickle
 
     def _check_names(self) -> None:
         known = self.symbol.list_arguments()
@@ -174,6 +174,14 @@ class Module(BaseModule):
             self.params_initialized = True
         elif kept is not None:
             self._write_params(*kept)
+        elif self._loaded is not None:
+            self._install_loaded(*self._loaded)
+
+    def _install_loaded(self, args: Params, auxs: Params) -> None:
+        """The parameters of `load`, if they are complete; else `init_params` must fill them up."""
+        if {*self._param_names} <= {*args} and {*self._aux_names} <= {*auxs}:
+            self.set_params(args, auxs)
+            self._loaded = None
 
     def _check_shapes(self, data: Sequence[DataDesc]) -> None:
         given = [d.name for d in data]
@@ -312,7 +320,13 @@ class Module(BaseModule):
                     value.copyto(target)
 
     def get_params(self) -> tuple[Params, Params]:
-        """(arg_params, aux_params): copies on cpu(0); moving statistics averaged over contexts."""
+        """(arg_params, aux_params): copies on cpu(0); moving statistics averaged over contexts.
+
+        After `load` and before `bind`: what the files hold.
+        """
+        if self._loaded is not None and not self.binded:
+            args, auxs = self._loaded
+            return {n: a.copy() for n, a in args.items()}, {n: a.copy() for n, a in auxs.items()}
         self._require("binded", "params_initialized")
         home = cpu(0)
 
@@ -362,7 +376,7 @@ class Module(BaseModule):
         self._kvstore = self._make_store(kvstore)
         self.optimizer_initialized = True
         if self._preload_states is not None:
-            self.load_optimizer_states(self._preload_states)
+            self.load_optimizer_states(*self._preload_states)
 
     def _make_store(self, kvstore: Any) -> Any:
         """A store with every trained parameter, or None where one context needs none."""
@@ -469,7 +483,7 @@ class Module(BaseModule):
 
     def update_metric(self, eval_metric: Any, labels: Any, pre_sliced: bool = False) -> None:
         """Adds the last outputs to a metric."""
-        names = [d.name for d in self.label_shapes]
+        names = [d.name for d in self.label_shapes] or self._label_names
         by_name = dict(zip(names, labels or (), strict=False))
         eval_metric.update_dict(
             by_name, dict(zip(self.output_names, self.get_outputs(), strict=True))
@@ -509,15 +523,26 @@ class Module(BaseModule):
         """Writes symbol, parameters and, if asked, ``prefix-%04d.states``."""
         save_checkpoint(prefix, epoch, self.symbol, *self.get_params())
         if save_optimizer_states:
-            self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
+            path = f"{prefix}-{epoch:04d}.states"
+            self.save_optimizer_states(path)
+            logging.info('Saved optimizer state to "%s"', path)
 
     @staticmethod
-    def load(prefix: str, epoch: int, load_optimizer_states: bool = False, **kwargs: Any) -> Module:
-        """A module from a checkpoint; bind it before use.
+    def load(
+        prefix: str,
+        epoch: int,
+        load_optimizer_states: bool = False,
+        *,
+        allow_pickle: bool = False,
+        **kwargs: Any,
+    ) -> Module:
+        """A module from a checkpoint; `bind` installs its parameters.
 
         Args:
             prefix, epoch: of the checkpoint.
             load_optimizer_states: read ``prefix-%04d.states`` when the optimizer is installed.
+            allow_pickle: read states that MXNet wrote. Unpickling runs what the file says: only
+                for files that you trust.
             kwargs: of `Module`.
 
         Raises:
@@ -527,7 +552,7 @@ class Module(BaseModule):
         made = Module(symbol, **kwargs)
         made._loaded = (args, auxs)
         if load_optimizer_states:
-            made._preload_states = f"{prefix}-{epoch:04d}.states"
+            made._preload_states = (f"{prefix}-{epoch:04d}.states", allow_pickle)
         return made
 
 

@@ -190,6 +190,10 @@ class Optimizer:
 
     # -- states and updates
 
+    #: MXNet's names of the functions of this module.
+    register = staticmethod(register)
+    create_optimizer = staticmethod(create)
+
     def create_state(self, index: Any, weight: NDArray) -> Any:
         """State of a parameter: None, an array, or a tuple of arrays like the weight."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from .. import ndarray as nd
 from ..errors import FormatError
 from ..ndarray import NDArray
+from ..ndarray.save_load import LIST_MAGIC
 from .optimizer import Optimizer, state_list
 
 
@@ -74,8 +76,7 @@ class Updater:
                     "[optimizer states] expected mixflow's archive, got other bytes; MXNet's are "
                     "pickles that can run code: pass allow_pickle=True if you trust the file"
                 )
-            loaded = pickle.loads(states)
-            self.states = loaded[0] if isinstance(loaded, tuple) else loaded
+            self.states, self._pending = {}, _read_pickle(states)
             return
         try:
             with np.load(io.BytesIO(states), allow_pickle=False) as archive:
@@ -96,6 +97,56 @@ class Updater:
                 self.optimizer._counts[_index(tail)] = int(content[key])
             else:
                 self._pending.setdefault(_index(head), []).append(content[key])
+
+
+class _Theirs:
+    """Stands for an object of MXNet in a pickle; an NDArray has its bytes under 'handle'."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.content: Any = None
+
+    def __setstate__(self, content: Any) -> None:
+        self.content = content
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values of an NDArray: its bytes are one array of a ``.params`` file."""
+        head, tail = struct.pack("<QQQ", LIST_MAGIC, 0, 1), struct.pack("<Q", 0)
+        values: np.ndarray[Any, Any] = nd.load_frombuffer(
+            head + bytes(self.content["handle"]) + tail
+        )[0].asnumpy()
+        return values
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads MXNet's pickles without MXNet."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "mxnet":
+            return _Theirs
+        return super().find_class(module, name)
+
+
+def _read_pickle(states: bytes) -> dict[Any, list[np.ndarray[Any, Any]]]:
+    """Arrays by index of states that MXNet wrote, with or without the optimizer.
+
+    Raises:
+        FormatError: damaged, or something else.
+    """
+    try:
+        loaded = _Unpickler(io.BytesIO(states)).load()
+        loaded = loaded[0] if isinstance(loaded, tuple) else loaded
+        return {index: _flat(state) for index, state in loaded.items()}
+    except Exception as error:  # damaged pickles raise nearly anything
+        raise FormatError(f"[optimizer states] expected MXNet's pickle, got {error}") from None
+
+
+def _flat(state: Any) -> list[np.ndarray[Any, Any]]:
+    if state is None:
+        return []
+    if isinstance(state, (list, tuple)):
+        return [array for part in state for array in _flat(part)]
+    values: np.ndarray[Any, Any] = state.array()
+    return [values]
 
 
 def _key(index: Any) -> str:

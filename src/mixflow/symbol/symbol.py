@@ -240,13 +240,9 @@ class Symbol:
 
     def save(self, fname: str, remove_amp_cast: bool = True) -> None:
         """Writes `tojson` to a file, which appears whole or not at all."""
-        import os
-        from pathlib import Path
+        from ..files import write_atomically
 
-        path = Path(fname)
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text(self.tojson(), encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomically(fname, self.tojson().encode())
 
     def debug_str(self) -> str:
         """The graph as text, one node a line."""

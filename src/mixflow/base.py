@@ -1,0 +1,25 @@
+"""The errors under the name of MXNet's module (``mx.base.MXNetError``)."""
+
+from .errors import (
+    DTypeError,
+    FileError,
+    FormatError,
+    GraphError,
+    MixflowError,
+    MXNetError,
+    ParamError,
+    ShapeError,
+    UnknownNameError,
+)
+
+__all__ = [
+    "DTypeError",
+    "FileError",
+    "FormatError",
+    "GraphError",
+    "MXNetError",
+    "MixflowError",
+    "ParamError",
+    "ShapeError",
+    "UnknownNameError",
+]
