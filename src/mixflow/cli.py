@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from . import datasets, extras, models, profiler, train, visualization
@@ -131,25 +132,49 @@ def _summary(args: argparse.Namespace) -> None:
     )
     print(f"parameters: {sum(r['params'] for r in rows):,}")
     reports = [symbol.memory_report(for_training=flag, **shapes) for flag in (True, False)]
-    strategies = (
-        "none",
-        "inplace",
-        "coshare",
-        "both",
-        "arena",
-        "lower_bound",
-        "lower_bound_unfused",
-    )
-    _table(
-        "planned memory of internal arrays, bytes",
-        ("strategy", "training", "prediction"),
-        [(s, *(f"{report[s]:,}" for report in reports)) for s in strategies],
-    )
+    _show_memory("planned memory of internal arrays", ("training", "prediction"), reports)
+
+
+_STRATEGIES = (
+    "none",
+    "inplace",
+    "coshare",
+    "both",
+    "arena",
+    "lower_bound",
+    "lower_bound_unfused",
+)
+
+
+def _show_memory(title: str, columns: Sequence[str], reports: Sequence[dict[str, int]]) -> None:
+    """A table of planned bytes, one column per report, and what its rows mean."""
+    rows = [(s, *(f"{report[s]:,}" for report in reports)) for s in _STRATEGIES]
+    _table(f"{title}, bytes", ("strategy", *columns), rows)
     print(
         "none, inplace, coshare, both: outputs of the network's operators, as in the paper; "
         "arena, lower_bound: the fused plan that runs, workspace included; "
         "lower_bound_unfused: the network as written"
     )
+
+
+def _memory(args: argparse.Namespace) -> None:
+    """``mixflow memory``: planned bytes of networks by strategy, as a table and a bar chart."""
+    reports = {}
+    for name in args.network:
+        symbol = train.network(name, args.classes)
+        shapes = models.input_shapes(name, args.batch_size, models.DEFAULT_SHAPES[name])
+        reports[name] = symbol.memory_report(for_training=not args.predict, **shapes)
+    kind = "prediction" if args.predict else "training"
+    title = f"internal arrays, {kind}, batch {args.batch_size}"
+    _show_memory(title, list(reports), list(reports.values()))
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    target = Path(args.out) / f"memory-{kind}.json"
+    write_atomically(target, json.dumps(reports, indent=1).encode())
+    print(f"  figures: {target}")
+    if visualization.can_draw():
+        picture = target.with_suffix(".png")
+        visualization.plot_memory(reports, picture, title)
+        print(f"  picture: {picture}")
 
 
 def _profile(args: argparse.Namespace) -> None:
@@ -243,6 +268,16 @@ def parser() -> argparse.ArgumentParser:
         "--image-shape", type=_shape, default=None, help="e.g. 1x28x28; default: that of its paper"
     )
     three.set_defaults(run=_summary)
+
+    memory = commands.add_parser("memory", help="planned bytes of networks by strategy")
+    memory.add_argument(
+        "--network", nargs="+", default=["alexnet", "googlenet", "vgg-16"], help="one or more"
+    )
+    _add(memory, "--batch-size", 64, "samples per batch")
+    memory.add_argument("--classes", type=int, default=None, help="default: those of its paper")
+    memory.add_argument("--predict", action="store_true", help="prediction instead of training")
+    _add(memory, "--out", "out/memory", "folder for the figures and the bar chart")
+    memory.set_defaults(run=_memory)
 
     four = commands.add_parser("profile", help="the costliest steps of a network's plan")
     _add(four, "--network", "resnet-50", NETWORK_HELP)

@@ -196,6 +196,38 @@ def plot_history(history: Sequence[Mapping[str, float]], path: str | Path, title
     pyplot.close(figure)
 
 
+def plot_memory(
+    reports: Mapping[str, Mapping[str, int]], path: str | Path, title: str = ""
+) -> None:
+    """Planned bytes as bars, one group per network (the form of the MXNet paper's figure 7).
+
+    Args:
+        reports: per network the result of `Symbol.memory_report`.
+        path: file to write.
+        title: over the picture.
+    """
+    matplotlib = extras.load("matplotlib", "plot_memory")
+    matplotlib.use("Agg")
+    pyplot = extras.load("matplotlib.pyplot", "plot_memory")
+    strategies = ("none", "inplace", "coshare", "both", "arena")
+    figure, axes = pyplot.subplots(figsize=(2.5 + 2 * len(reports), 4))
+    width = 0.8 / len(strategies)
+    for number, strategy in enumerate(strategies):
+        heights = [report[strategy] / 2**20 for report in reports.values()]
+        places = [group + (number - 2) * width for group in range(len(reports))]
+        axes.bar(places, heights, width, label=strategy)
+    for group, report in enumerate(reports.values()):
+        bound = report["lower_bound_unfused"] / 2**20
+        axes.hlines(bound, group - 0.45, group + 0.45, color="black", linestyle="dotted")
+    axes.set(ylabel="MiB", title=title, xticks=range(len(reports)))
+    axes.set_xticklabels(list(reports))
+    axes.legend(title="dotted: lower bound", fontsize=8, loc="upper left")
+    axes.grid(axis="y", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
 def draw_network(symbol: Symbol, shape: Mapping[str, tuple[int, ...]], stem: Path) -> Path:
     """Draws the network beside `stem`: ``.png`` where Graphviz's ``dot`` is installed, else a
     ``.png`` drawn with matplotlib, so that no system package is needed.

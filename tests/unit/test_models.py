@@ -237,6 +237,17 @@ def test_summary_uses_the_shape_of_the_paper(capsys):
     assert "got 1x28x28" in capsys.readouterr().err
 
 
+def test_memory_command_writes_figures_and_a_chart(tmp_path, capsys):
+    out = str(tmp_path / "m")
+    assert cli.main(["memory", "--network", "lenet", "mlp", "--batch-size", "8", "--out", out]) == 0
+    figures = json.loads((tmp_path / "m" / "memory-training.json").read_text())
+    assert set(figures) == {"lenet", "mlp"}
+    assert figures["lenet"]["both"] <= figures["lenet"]["inplace"] < figures["lenet"]["none"]
+    assert "lower_bound_unfused" in capsys.readouterr().out
+    assert cli.main(["memory", "--network", "lenet", "--predict", "--out", out]) == 0
+    assert (tmp_path / "m" / "memory-prediction.json").exists()
+
+
 def test_shared_parameters_count_once():
     symbol = models.lstm_lm(11, 6, 6, 1, 4, tied=True)
     rows = mx.visualization.layer_table(symbol, {"data": (2, 4), "softmax_label": (2, 4)})
