@@ -125,7 +125,9 @@ def test_thousand_processes_end_cleanly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"), [({}, "2000"), ({"GOMP_SPINCOUNT": "1000"}, "1000")], ids=["default", "own"]
+    ("own", "expected"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "1000"}, "1000")],
+    ids=["default", "own"],
 )
 def test_idle_threads_of_openmp_do_not_spin(own: dict[str, str], expected: str) -> None:
     """The process and its children keep the environment that the user gave."""
