@@ -32,6 +32,8 @@ int clear(PyObject* self) {
   return 0;
 }
 
+// Not Entered: runs no Python code, and values can be read to the last moment (a queue that another
+// exit hook empties may pickle arrays in a daemon thread).
 nb::object to_numpy(nb::handle self) {
   const plan::Array array = as_array(self).array;
   wait_to_read(array);
@@ -72,6 +74,7 @@ class CopyIn final : public engine::Task {
 };
 
 void copy_from_numpy(nb::handle self, nb::handle source) {
+  const Entered scope;
   const plan::Array& array = as_array(self).array;
   check(dtype_of(source) == array.desc.dtype, "[copy_from_numpy] expected ",
         name_of(array.desc.dtype), ", got ", name_of(dtype_of(source)));
@@ -85,6 +88,7 @@ void copy_from_numpy(nb::handle self, nb::handle source) {
 
 // Between any two devices of the host; never waits.
 void copy_array(nb::handle source, nb::handle target) {
+  const Entered scope;
   const plan::Array& from = to_array(source, "copy").array;
   const plan::Array& to = to_array(target, "copy").array;
   check(from.desc.dtype == to.desc.dtype && from.desc.shape == to.desc.shape, "[copy] expected ",
@@ -94,6 +98,7 @@ void copy_array(nb::handle source, nb::handle target) {
 }
 
 nb::object from_numpy(nb::handle source, nb::handle device) {
+  const Entered scope;
   nb::object plain = nb::borrow(source);
   if (!nb::cast<bool>(plain.attr("flags")["C_CONTIGUOUS"])) plain = plain.attr("copy")("C");
   Desc desc;
@@ -109,6 +114,7 @@ nb::object from_numpy(nb::handle source, nb::handle device) {
 }
 
 nb::object view(nb::handle self, int64_t offset, nb::handle shape, nb::object dtype_code) {
+  const Entered scope;
   const plan::Array& base = as_array(self).array;
   const DType dtype =
       dtype_code.is_none() ? base.desc.dtype : to_dtype(nb::cast<int64_t>(dtype_code));
@@ -117,6 +123,7 @@ nb::object view(nb::handle self, int64_t offset, nb::handle shape, nb::object dt
 
 nb::object shared_empty(const std::string& name, nb::handle shape, int64_t dtype_code,
                         bool create) {
+  const Entered scope;
   Desc desc;
   desc.shape = to_shape(shape);
   desc.dtype = to_dtype(dtype_code);
@@ -130,6 +137,7 @@ nb::object shared_empty(const std::string& name, nb::handle shape, int64_t dtype
 }
 
 nb::object empty(nb::handle shape, int64_t dtype_code, nb::handle device) {
+  const Entered scope;
   Desc desc;
   desc.shape = to_shape(shape);
   desc.dtype = to_dtype(dtype_code);
@@ -138,6 +146,7 @@ nb::object empty(nb::handle shape, int64_t dtype_code, nb::handle device) {
 }
 
 void initialise(PyArray* self, nb::handle shape, int64_t dtype_code, nb::handle device) {
+  const Entered scope;
   Desc desc;
   desc.shape = to_shape(shape);
   desc.dtype = to_dtype(dtype_code);
@@ -151,6 +160,7 @@ nb::object get_autograd(nb::handle self) {
 }
 
 void set_autograd(nb::handle self, nb::handle value) {
+  const Entered scope;  // what the slot held may have a finaliser
   PyObject* old = as_array(self).autograd;
   as_array(self).autograd = value.is_none() ? nullptr : value.inc_ref().ptr();
   Py_XDECREF(old);

@@ -115,6 +115,7 @@ bool set_flag(bool* flag, bool on) { return std::exchange(*flag, on); }
 
 nb::object invoke_from_python(int64_t op_id, nb::handle inputs, nb::handle params,
                               nb::handle scalars, nb::handle out, nb::handle device) {
+  const Entered scope;
   auto fast = nb::steal<nb::object>(PySequence_Fast(inputs.ptr(), "inputs: expected a sequence"));
   if (!fast.is_valid()) throw nb::python_error();
   const std::vector<double> numbers = to_numbers(scalars);

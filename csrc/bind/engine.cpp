@@ -55,6 +55,7 @@ const plan::ChunkRef& chunk_of(nb::handle item) {
 
 void push_callback(nb::handle function, nb::handle reads, nb::handle writes,
                    const std::string& name, int priority, const std::string& lane) {
+  const Entered scope;
   check(lane == "python", "[push] expected lane 'python' for a Python callback, got '", lane, "'");
   check(PyCallable_Check(function.ptr()) != 0, "[push] expected a callable, got ",
         Py_TYPE(function.ptr())->tp_name);
@@ -116,12 +117,14 @@ nb::dict from_event(const engine::TraceEvent& event) {
 }
 
 nb::list stop_trace() {
+  const Entered scope;
   nb::list made;
   for (const auto& event : plan::engine().stop_trace()) made.append(from_event(event));
   return made;
 }
 
 void wait_all() {
+  const Entered scope;
   engine::WaitPoint point;
   wait_interruptibly([&](int64_t ms) { return plan::engine().wait_all(ms, &point); });
 }
@@ -133,6 +136,7 @@ void set_engine(const std::string& kind) {
 }
 
 void wait_tag(PyTag& self) {
+  const Entered scope;
   const engine::TagRef tag = self.chunk->tag();
   engine::WaitPoint point;
   wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(tag, ms, &point); });

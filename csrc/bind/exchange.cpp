@@ -55,6 +55,7 @@ plan::Array over_memory(void* data, const Desc& desc, std::function<void()> rele
 }
 
 nb::object to_dlpack(nb::handle self, const nb::kwargs&) {
+  const Entered scope;
   const plan::Array array = as_array(self).array;
   wait_to_write(array);  // the consumer may write as well as read
   array.chunk->pin_plain();
@@ -72,6 +73,7 @@ nb::object to_dlpack(nb::handle self, const nb::kwargs&) {
 }
 
 nb::object from_dlpack(nb::handle source) {
+  const Entered scope;
   using Import = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
   Import imported;
   try {
@@ -96,6 +98,7 @@ nb::object from_dlpack(nb::handle source) {
 // An array over a NumPy array's memory, without a copy. A host call can make arrays of the views
 // that it got: its step ends only when its work on them has ended.
 nb::object borrow_numpy(nb::handle source, nb::object device) {
+  const Entered scope;
   Desc desc;
   desc.dtype = dtype_of(source);
   desc.shape = to_shape(nb::object(source.attr("shape")));

@@ -2,7 +2,7 @@
 //
 // The hazard: at exit a worker may need the GIL for a callback, so draining releases it; and a
 // callback that never ends must not keep the process alive, so draining has a deadline. Daemon
-// threads go on to the last moment: see Unlocked.
+// threads go on to the last moment: see Unlocked and Entered.
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -38,7 +38,7 @@ void close_at_exit() {
   begin_exit();
   if (!close_by(deadline)) return;
   stop_unlocking();
-  while (unlocked_scopes() > 0 && std::chrono::steady_clock::now() < deadline) {
+  while (others_inside() && std::chrono::steady_clock::now() < deadline) {
     nb::gil_scoped_release others;  // not an Unlocked: that does nothing from now on
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -62,7 +62,7 @@ void bind_exit(nb::module_& m) {
   nb::module_::import_("atexit").attr("register")(at_exit);
   nb::object after = nb::cpp_function([] { plan::engine().after_fork(); });
   nb::object after_in_child = nb::cpp_function([] {
-    forget_unlocked_scopes();
+    forget_other_threads();
     plan::engine().after_fork();
   });
   nb::module_::import_("os").attr("register_at_fork")(

@@ -36,6 +36,7 @@ kernels::Attr to_attr(const std::string& key, nb::handle value) {
 
 nb::object prepare(const std::string& primitive, nb::dict attrs, nb::handle inputs,
                    nb::handle outputs, int threads) {
+  const Entered scope;
   kernels::Request request;
   request.primitive = primitive;
   for (auto [key, value] : attrs) {
@@ -54,6 +55,7 @@ nb::object prepare(const std::string& primitive, nb::dict attrs, nb::handle inpu
 // weights (the second input) in the form that it keeps between runs.
 void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_t seed,
                 uint64_t draw, bool prepared) {
+  const Entered scope;
   auto args = to_arrays(ins, "run_kernel");
   const size_t inputs = args.size();
   for (auto& out : to_arrays(outs, "run_kernel")) args.push_back(out);

@@ -110,12 +110,15 @@ PyObject* guarded(const Body& body) {
     set_python_error(error);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (const abi::__forced_unwind&) {
+    park();  // see Entered
   }
   return nullptr;
 }
 
 PyObject* binary(InfixIndex which, PyObject* a, PyObject* b, PyObject* out) {
   return guarded([&]() -> PyObject* {
+    const Entered scope;
     const Infix& op = infix[which];
     double number = 0;
     const bool left = is_array(a);
@@ -149,6 +152,7 @@ PyObject* inplace_power(PyObject* a, PyObject* b, PyObject* modulus) {
 
 PyObject* unary(const Operation& op, PyObject* a) {
   return guarded([&] {
+    const Entered scope;
     check(op.id >= 0, "[array] expected the operator of this sign to be registered, got none");
     return call(op, &a, 1, nullptr, nullptr);
   });

@@ -104,6 +104,7 @@ plan::Access to_access(const std::string& text) {
 void make_plan(PyPlan* self, nb::handle steps, nb::handle arg_descs, nb::handle arg_access,
                int64_t num_scalars, size_t arena_bytes, nb::object phase_ends,
                const std::string& label) {
+  const Entered scope;
   plan::PlanSpec spec;
   SpecReader reader(&spec);
   for (nb::handle step : steps) spec.steps.push_back(reader.step(step));
@@ -127,6 +128,7 @@ plan::ArenaRef to_arena(nb::handle arena) {
 
 uint64_t push(const plan::BindingRef& binding, nb::handle scalars, int phase, nb::handle draws,
               const void* user, bool transient) {
+  const Entered scope;
   const std::vector<double> numbers = to_numbers(scalars);
   std::vector<uint64_t> recorded;
   plan::RunOptions options;
@@ -145,6 +147,7 @@ uint64_t push(const plan::BindingRef& binding, nb::handle scalars, int phase, nb
 
 // One run of a phase with a clock at every step; waits for it. Seconds of each step.
 nb::list profile(PyBound& bound, nb::handle scalars, int phase) {
+  const Entered scope;
   const std::vector<double> numbers = to_numbers(scalars);
   plan::RunOptions options;
   options.scalars = numbers.data();
@@ -163,12 +166,14 @@ nb::list profile(PyBound& bound, nb::handle scalars, int phase) {
 
 uint64_t run_plan(PyPlan& self, nb::handle args, nb::handle scalars, nb::handle arena, int phase,
                   nb::handle draws) {
+  const Entered scope;
   auto binding = std::make_shared<const plan::Binding>(self.plan, to_arrays(args, "plan"),
                                                        to_arena(arena), true);
   return push(binding, scalars, phase, draws, nullptr, true);
 }
 
 PyBound bind_plan_args(PyPlan& self, nb::handle args, nb::handle arena) {
+  const Entered scope;
   return PyBound{std::make_shared<const plan::Binding>(self.plan, to_arrays(args, "plan"),
                                                        to_arena(arena), true)};
 }

@@ -27,9 +27,12 @@ PyObject* error_type = nullptr;  // mixflow.errors.MXNetError, for the life of t
 
 // All guarded by the GIL.
 int unlocked = 0;
+int threads_entered = 0;
 bool exiting = false;
 bool closed_at_exit = false;
 unsigned long main_thread = 0;
+
+thread_local int entered = 0;  // calls on this thread's stack
 
 bool finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -84,13 +87,27 @@ Unlocked::~Unlocked() {
   --unlocked;
 }
 
+Entered::Entered() {
+  if (closed_at_exit && PyThread_get_thread_ident() != main_thread) {
+    throw Error("[engine] expected an open engine, got one that was closed at exit");
+  }
+  if (entered++ == 0) ++threads_entered;
+}
+
+Entered::~Entered() {
+  if (--entered == 0) --threads_entered;
+}
+
 void begin_exit() {
   exiting = true;
   main_thread = PyThread_get_thread_ident();
 }
 void stop_unlocking() { closed_at_exit = true; }
-int unlocked_scopes() { return unlocked; }
-void forget_unlocked_scopes() { unlocked = 0; }
+bool others_inside() { return unlocked > 0 || threads_entered > (entered > 0 ? 1 : 0); }
+void forget_other_threads() {
+  unlocked = 0;
+  threads_entered = entered > 0 ? 1 : 0;
+}
 
 void park() {
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
@@ -110,6 +127,7 @@ void install_errors() {
       nb::object(nb::module_::import_("mixflow.errors").attr("MXNetError")).release().ptr();
   engine::set_wait_hook(look_for_signals);
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    if (!p) park();  // Python ends the thread, see Entered: its deadline had passed
     try {
       std::rethrow_exception(p);
     } catch (const Error& error) {

@@ -61,14 +61,28 @@ class Unlocked {
   PyThreadState* state_ = nullptr;
 };
 
+// A call of ours in which Python code may run: the first object of every such function.
+//
+// The hazard: Python code gives up the GIL, and a thread that asks for it after the interpreter has
+// gone is ended by unwinding its stack: our destructors would then drop references without the GIL,
+// and nanobind, whose frames cannot be unwound, ends the process. So `close_at_exit` waits until no
+// other thread is in such a call, and from then on only the main thread may begin one.
+class Entered {
+ public:
+  Entered();  // throws Error in threads other than the main one once the engine was closed at exit
+  ~Entered();
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+};
+
 // The process is ending: errors in threads other than the main one end them silently.
 void begin_exit();
-// The engine was closed at exit: no scope is unlocked from here on.
+// The engine was closed at exit: no scope is unlocked or entered from here on.
 void stop_unlocking();
-// Scopes that are without the GIL.
-int unlocked_scopes();
+// Whether another thread is without the GIL in a call of ours, or is in one that may run Python.
+bool others_inside();
 // In the child of a fork, where only the forking thread is left.
-void forget_unlocked_scopes();
+void forget_other_threads();
 // All of these need the GIL.
 
 // Never returns: what becomes of a worker whose Python has gone.

@@ -8,6 +8,7 @@ namespace mixflow::bind {
 namespace {
 
 nb::dict statistics() {
+  const Entered scope;
   drain_graveyard();
   const auto now = storage::statistics();
   nb::dict made;

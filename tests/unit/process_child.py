@@ -18,6 +18,7 @@ from typing import Any
 
 import mixflow as mx
 from mixflow import _rt
+from mixflow.ndarray.dispatch import miss
 
 SIZE = 64
 EXPECTED = {
@@ -28,6 +29,7 @@ EXPECTED = {
     "unraised_error": (0, ""),
     "callbacks_at_exit": (0, ""),
     "daemon_producers": (0, ""),
+    "daemon_in_python": (0, ""),
     "stuck_callback": (0, ""),
     "fork": (0, ""),
     "fork_among_producers": (0, ""),
@@ -141,6 +143,29 @@ def scenario_daemon_producers() -> None:
         threading.Thread(target=produce, daemon=True).start()
     time.sleep(0.05 * random.random())
     pending()
+
+
+def scenario_daemon_in_python() -> None:
+    """A daemon thread is in Python code that the core has called when the interpreter goes."""
+    inside = threading.Event()
+
+    def slow_miss(*call: Any) -> Any:
+        inside.set()
+        end = time.monotonic() + 0.1 + 0.1 * random.random()
+        while time.monotonic() < end:
+            pass  # wants the GIL all the time
+        return miss(*call)
+
+    def produce() -> None:
+        a = mx.nd.zeros((SIZE, 3))
+        while True:
+            a = a + a
+
+    _rt.core.set_miss_handler(slow_miss)
+    threading.Thread(target=produce, daemon=True).start()
+    inside.wait()
+    if random.random() < 0.5:
+        time.sleep(0.2)  # then in `a + a`: the number protocol has a way of its own
 
 
 def scenario_stuck_callback() -> None:
