@@ -40,8 +40,8 @@ prove: core
 bench: core
 	$(BIN)/python benchmarks/run.py
 
-oracle:
-	$(PYTHON) tools/record_oracle.py
+oracle: core
+	$(BIN)/python tools/record_oracle.py
 
 docs: core
 	$(BIN)/python tools/make_stubs.py
