@@ -1,6 +1,6 @@
 """Records what MXNet 1.9.1 makes of the sample calls: outputs, gradients, states after the call.
 
-Run in the environment of the oracle: /work/venvs/mxnet/bin/python tests/oracle/record_operators.py
+Run by `make oracle`, or with a Python that has ``mxnet==1.9.1 numpy==1.23.5``.
 """
 
 import json

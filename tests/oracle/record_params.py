@@ -1,6 +1,6 @@
 """Writes small `.params` files with MXNet 1.9.1, and beside each what it holds as `.npz`.
 
-Run in the environment of the oracle: /work/venvs/mxnet/bin/python tests/oracle/record_params.py
+Run by `make oracle`, or with a Python that has ``mxnet==1.9.1 numpy==1.23.5``.
 """
 
 import os

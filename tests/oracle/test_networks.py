@@ -18,7 +18,9 @@ from mixflow.passes.memory import check_overlap
 
 DATA = Path(__file__).parent / "data" / "networks"
 NETWORKS = sorted(p.name.removesuffix("-symbol.json") for p in DATA.glob("*-symbol.json"))
-MXNET = os.environ.get("MIXFLOW_MXNET_PYTHON", "/work/venvs/mxnet/bin/python")
+MXNET = os.environ.get(
+    "MIXFLOW_MXNET_PYTHON", str(Path(__file__).resolve().parents[2] / ".bench/mxnet/bin/python")
+)
 
 
 def load(name):

@@ -282,6 +282,15 @@ class TestIterators:
             for t in threading.enumerate()
         )
 
+    def test_a_closed_prefetcher_says_so(self):
+        fetched = mx.io.PrefetchingIter(mx.io.NDArrayIter(np.arange(4.0), batch_size=4))
+        fetched.close()
+        with pytest.raises(MixflowError, match="call reset"):
+            fetched.next()
+        fetched.reset()
+        assert fetched.next().data[0].shape == (4,)
+        fetched.close()
+
     def test_prefetch_passes_errors_on(self):
         class Broken(mx.io.DataIter):
             provide_data = provide_label = ()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import MixflowError
 from .base import DataBatch, DataDesc, DataIter
 
 
@@ -111,6 +112,7 @@ class PrefetchingIter(DataIter):
                 self._queue.get_nowait()
             except queue.Empty:
                 self._thread.join(0.01)
+        self._queue = queue.Queue(self._depth)  # a batch may have come in meanwhile
 
     def __del__(self) -> None:
         if hasattr(self, "_thread"):
@@ -130,11 +132,23 @@ class PrefetchingIter(DataIter):
             StopIteration: an inner iterator ended.
         """
         if self._ended is None:
-            item = self._queue.get()
+            item = self._wait()
             if isinstance(item, list):
                 return _join(item)
             self._ended = item
         raise self._ended
+
+    def _wait(self) -> Any:
+        """What the thread gives next; an error where the thread has ended without a word."""
+        while True:
+            try:
+                return self._queue.get(timeout=0.1)
+            except queue.Empty:
+                if not self._thread.is_alive() and self._queue.empty():
+                    raise MixflowError(
+                        "[PrefetchingIter] expected a running iterator, got one that was closed; "
+                        "call reset"
+                    ) from None
 
 
 def _fetch(iters: list[DataIter], batches: queue.Queue[Any], stop: threading.Event) -> None:
