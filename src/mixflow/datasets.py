@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import FormatError, MixflowError
+from .files import write_atomically
 from .io import read_idx
 
 Array = np.ndarray[Any, Any]
@@ -137,9 +138,7 @@ def _download(folder: Path) -> None:
         if target.exists():
             continue
         with urllib.request.urlopen(f"{_FASHION_URL}{file}.gz", timeout=_TIMEOUT_SECONDS) as reply:
-            temporary = target.with_suffix(".part")
-            temporary.write_bytes(reply.read())
-            temporary.replace(target)
+            write_atomically(target, reply.read())
 
 
 def load(data: str) -> ImageSet:

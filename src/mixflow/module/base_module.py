@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -333,8 +332,3 @@ def _first(batches: Iterable[DataBatch], count: int | None) -> Iterator[DataBatc
 
 def _unpadded(arrays: Sequence[NDArray], pad: int) -> list[NDArray]:
     return [a[0 : a.shape[0] - pad] if pad else a for a in arrays]
-
-
-def is_finite(values: Iterable[float]) -> bool:
-    """Whether every number is finite (the command line stops a training that is not)."""
-    return all(math.isfinite(v) for v in values)
