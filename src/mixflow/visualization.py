@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from . import extras
 from .errors import ShapeError
+from .files import write_atomically
 from .symbol import Symbol
 
 _COLOURS = {
@@ -169,6 +171,15 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def _save(figure: Any, path: str | Path, **options: Any) -> None:
+    """Writes a picture, whole or not at all, and lets go of the figure."""
+    content = io.BytesIO()
+    kind = Path(path).suffix.removeprefix(".") or "png"
+    figure.savefig(content, dpi=120, format=kind, **options)
+    extras.load("matplotlib.pyplot", "pictures").close(figure)
+    write_atomically(path, content.getvalue())
+
+
 def plot_history(history: Sequence[Mapping[str, float]], path: str | Path, title: str = "") -> None:
     """Loss, and training and test accuracy, per epoch, as a picture.
 
@@ -192,8 +203,7 @@ def plot_history(history: Sequence[Mapping[str, float]], path: str | Path, title
         axes.grid(alpha=0.3)
     figure.suptitle(title)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    _save(figure, path)
 
 
 def plot_memory(
@@ -224,8 +234,7 @@ def plot_memory(
     axes.legend(title="dotted: lower bound", fontsize=8, loc="upper left")
     axes.grid(axis="y", alpha=0.3)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    _save(figure, path)
 
 
 def draw_network(symbol: Symbol, shape: Mapping[str, tuple[int, ...]], stem: Path) -> Path:
@@ -260,5 +269,4 @@ def _draw_boxes(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "->"})
     axes.set(xlim=(0, 1), ylim=(-len(rows) + 0.4, 0.6))
     axes.axis("off")
-    figure.savefig(path, dpi=120, bbox_inches="tight")
-    pyplot.close(figure)
+    _save(figure, path, bbox_inches="tight")
