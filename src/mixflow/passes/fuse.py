@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import dtype as dtypes
 from ..ir import Graph, Node, Value, primitive
-from .rewrite import backward_nodes, with_heads, with_inputs
+from .rewrite import backward_nodes, deep_first, with_heads, with_inputs
 
 MAX_INSTRUCTIONS = 32
 MAX_OPERANDS = 16
@@ -62,7 +62,7 @@ def _literal(value: Value) -> float | None:
 class _Grouping:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.order = graph.nodes()
+        self.order = deep_first(graph)
         self.at = {n: k for k, n in enumerate(self.order)}
         self.late = backward_nodes(graph, self.order)
         self.group: dict[Node, _Group] = {}

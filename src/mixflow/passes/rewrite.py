@@ -47,6 +47,40 @@ def with_heads(graph: Graph, new: dict[Value, Value]) -> Graph:
     )
 
 
+def deep_first(graph: Graph) -> list[Node]:
+    """Every node after its inputs, the longest way to an input first.
+
+    What is cheap to reach (a mask of the forward phase) so stands right before its user, not at the
+    far end of the way that the user's other input takes.
+    """
+    depth: dict[Node, int] = {}
+    order = graph.nodes()
+    for node in order:
+        depth[node] = 1 + max((depth[v.node] for v in node.inputs), default=0)
+    result: list[Node] = []
+    entered: set[Node] = set()
+    heads = [*graph.inputs, *graph.outputs, *(new for new, _ in graph.updates)]
+    for start in (v.node for v in heads):
+        stack = [] if start in entered else [(start, _deepest(start, depth))]
+        entered.add(start)
+        while stack:
+            node, rest = stack[-1]
+            if not rest:
+                result.append(node)
+                stack.pop()
+                continue
+            child = rest.pop()
+            if child not in entered:
+                entered.add(child)
+                stack.append((child, _deepest(child, depth)))
+    return result
+
+
+def _deepest(node: Node, depth: dict[Node, int]) -> list[Node]:
+    """Inputs of a node, the deepest one last."""
+    return sorted({v.node: None for v in reversed(node.inputs)}, key=depth.__getitem__)
+
+
 def backward_nodes(graph: Graph, order: Sequence[Node]) -> set[Node]:
     """Nodes of phase 1: those that no output or update of phase 0 needs."""
     if graph.phase_outputs is None:
