@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from . import config
 from . import ndarray as nd
 from .backends import default_backend
 from .context import Context, current_context
 from .errors import GraphError, ParamError, ShapeError, UnknownNameError
-from .executor import Executor, bound_types
+from .executor import Executor, bound_types, wanted_saving
 from .ir import TensorType
 from .ndarray import NDArray
 from .passes.joint import REQUESTS, forward_graph, joint_graph
@@ -61,6 +62,7 @@ def simple_bind(
     shared_arg_names: Sequence[str] | None = None,
     shared_exec: Executor | None = None,
     shared_buffer: dict[str, NDArray] | None = None,
+    memory_limit: int | str | None = None,
     **kwargs: Any,
 ) -> Executor:
     """Infers all shapes, makes zeroed arrays and binds them.
@@ -71,9 +73,17 @@ def simple_bind(
         type_dict: dtypes by name.
         shared_exec: executor whose arena, and arrays of equal name and type, are used.
         shared_buffer: arrays by name to take and to add to.
+        memory_limit: most bytes of internal arrays, a number or text as '2G'; forward values are
+            dropped and computed again in the backward phase until they fit. None = no limit.
         **kwargs: shapes of the inputs.
+
+    Raises:
+        ShapeError, DTypeError, UnknownNameError, ParamError: shapes, dtypes or requests that do not
+            fit the symbol. A limit that cannot be met is found when a plan is made, at the first
+            `forward`.
     """
     ctx = Context(ctx) if ctx is not None else current_context()
+    limit = _limit(memory_limit)
     _distinct(symbol)
     requests = _requests(symbol, grad_req)
     types = bound_types(symbol, kwargs, type_dict)
@@ -94,7 +104,17 @@ def simple_bind(
             old = _shared(shared_exec, None, "grad_dict", name, kind)
             grads[name] = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
     arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, args, grads, requests, aux, types, arena)
+    return Executor(symbol, ctx, args, grads, requests, aux, types, arena, limit)
+
+
+def _limit(value: int | str | None) -> int | None:
+    """Bytes of a memory limit; None where there is none."""
+    try:
+        return None if value is None else config.as_bytes(value) or None
+    except ValueError:
+        raise ParamError(
+            f"[bind] expected a memory_limit in bytes, got {value!r}; write 2000000000 or '2G'"
+        ) from None
 
 
 def _shared(
@@ -140,18 +160,21 @@ def bind(
     aux_states: Any = None,
     group2ctx: Any = None,
     shared_exec: Executor | None = None,
+    memory_limit: int | str | None = None,
 ) -> Executor:
     """Binds given arrays.
 
     Args:
         args, aux_states: arrays as list or by name, all of them.
         args_grad: arrays for the gradients; those left out are not computed.
+        memory_limit: see `simple_bind`.
 
     Raises:
         ShapeError, DTypeError: arrays that do not fit the symbol.
         UnknownNameError, ParamError: arrays missing.
     """
     ctx = Context(ctx) if ctx is not None else current_context()
+    limit = _limit(memory_limit)
     _distinct(symbol)
     requests = _requests(symbol, grad_req)
     arguments = _by_name("argument", symbol.list_arguments(), args, False)
@@ -173,7 +196,7 @@ def bind(
                 f"got {tuple(grad.shape)}"
             )
     arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena)
+    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena, limit)
 
 
 def evaluate(symbol: Symbol, ctx: Context | None = None, **kwargs: NDArray) -> list[NDArray]:
@@ -188,7 +211,12 @@ class _NoKernels:
         """No kernel."""
 
 
-def memory_report(symbol: Symbol, for_training: bool = True, **shapes: Any) -> dict[str, int]:
+def memory_report(
+    symbol: Symbol,
+    for_training: bool = True,
+    memory_limit: int | str | None = None,
+    **shapes: Any,
+) -> dict[str, int]:
     """See `Symbol.memory_report`."""
     types = bound_types(symbol, shapes, None)
     graph = symbol.graph()
@@ -201,11 +229,19 @@ def memory_report(symbol: Symbol, for_training: bool = True, **shapes: Any) -> d
     _, order = scheduled(finish(lowered, fuse=False), _NoKernels(), device, 0)
     report = strategies(order)
     backend = default_backend()
-    compiled = build_plan(finish(lowered, backend=backend), backend, device, "arena", 0)
+    ready = finish(lowered, backend=backend)
+    compiled = build_plan(ready, backend, device, "arena", 0)
     report["arena"] = compiled.memory["arena"]
     report["lower_bound"] = compiled.memory["lower_bound"]
     names = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")
-    return {n: report[n] for n in names}
+    limit = _limit(memory_limit)
+    if limit is None:
+        return {n: report[n] for n in names}
+    saving = wanted_saving(symbol, limit)
+    report["recomputed"] = build_plan(ready, backend, device, "arena", 0, "plan", saving).memory[
+        "arena"
+    ]
+    return {n: report[n] for n in (*names, "recomputed")}
 
 
 install("bind", bind)

@@ -50,14 +50,18 @@ def _engine(value: Any) -> str:
 
 
 def _positive(value: Any) -> int:
-    number = _bytes(value)
+    number = as_bytes(value)
     if number < 1:
         raise ValueError("below 1")
     return number
 
 
-def _bytes(value: Any) -> int:
-    """A whole number, as text with an optional unit K, M, G or T (powers of 1024)."""
+def as_bytes(value: Any) -> int:
+    """A whole number, as text with an optional unit K, M, G or T (powers of 1024).
+
+    Raises:
+        ValueError: anything else.
+    """
     text = str(value).strip().upper().removesuffix("B")
     unit = text[-1:] if text[-1:] in ("K", "M", "G", "T") else ""
     number = int(text.removesuffix(unit)) * _UNITS[unit]
@@ -98,17 +102,20 @@ class Config:
         deterministic: choose kernels by fixed rules, not by timing, so that runs repeat bit by bit
             (same machine and thread count). Holds for kernels prepared afterwards.
         verify: check every graph between passes; slower, for debugging and tests.
+        mirror: executors made from now on drop what is cheap to compute (all but convolutions and
+            matrix products) after the forward pass and compute it again in the backward pass.
     """
 
     pure: bool = _setting("MIXFLOW_PURE", _bool, False, fixed=True)
     onednn_library: str = _setting("MIXFLOW_ONEDNN_LIBRARY", _text, "", fixed=True)
     engine: str = _setting("MIXFLOW_ENGINE", _engine, "threaded")
     threads: int = _setting("MIXFLOW_NUM_THREADS", _positive, _cores)
-    memory_limit: int = _setting("MIXFLOW_MEMORY_LIMIT", _bytes, 0)
+    memory_limit: int = _setting("MIXFLOW_MEMORY_LIMIT", as_bytes, 0)
     queue_tasks: int = _setting("MIXFLOW_QUEUE_TASKS", _positive, 1 << 16)
-    queue_bytes: int = _setting("MIXFLOW_QUEUE_BYTES", _bytes, 0)
+    queue_bytes: int = _setting("MIXFLOW_QUEUE_BYTES", as_bytes, 0)
     deterministic: bool = _setting("MIXFLOW_DETERMINISTIC", _bool, False)
     verify: bool = _setting("MIXFLOW_VERIFY", _bool, False)
+    mirror: bool = _setting("MIXFLOW_MIRROR", _bool, False)
 
 
 _FIELDS: dict[str, Field[Any]] = {f.name: f for f in fields(Config)}
@@ -136,6 +143,9 @@ def _of_others(environment: Mapping[str, str]) -> dict[str, Any]:
                 f"got {engine!r}"
             )
         found["engine"] = MXNET_ENGINES[engine]
+    mirror = environment.get("MXNET_BACKWARD_DO_MIRROR", "")
+    if mirror:
+        found["mirror"] = _convert("mirror", mirror, "MXNET_BACKWARD_DO_MIRROR")
     threads = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if threads.isdecimal() and int(threads) >= 1:
         found["threads"] = int(threads)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _rt
+from . import _rt, config
 from . import dtype as dtypes
 from . import ndarray as nd
 from .backends import default_backend
@@ -26,6 +26,7 @@ from .passes.infer import Types, infer
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish
 from .passes.plan import CompiledPlan
+from .passes.recompute import Saving
 from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
 
@@ -66,6 +67,7 @@ class Executor:
         aux: Mapping[str, NDArray],
         types: Types,
         arena: Any = None,
+        memory_limit: int | None = None,
     ) -> None:
         self._symbol = symbol
         self._ctx = ctx
@@ -78,6 +80,7 @@ class Executor:
                 self._grad_req[name] = "null"
         self._types = types
         self._arena = arena if arena is not None else _rt.core.Arena(ctx.key)
+        self._memory_limit = memory_limit
         self._graph = symbol.graph()
         self._programs: dict[Any, _Program] = {}
         self._outputs: list[NDArray] | None = None
@@ -154,15 +157,21 @@ class Executor:
                 arrays.append(nd.zeros(kind.shape, self._ctx, dtype=kind.dtype))
             arrays += [g for n in requests if (g := self.grad_dict[n]) is not None]
         types, asked = tuple(self._types[v] for v in graph.inputs), tuple(requests.items())
-        key = (types, asked, train, backward, self._ctx.key, _rt.core.threads())
-        make = partial(self._plan, graph, requests, train, backward)
+        saving = wanted_saving(self._symbol, self._memory_limit)
+        key = (types, asked, train, backward, self._ctx.key, _rt.core.threads(), saving)
+        make = partial(self._plan, graph, requests, train, backward, saving)
         compiled = cached_plan(graph.outputs, key, make)
         outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
         bound = compiled.plan.bind([*arrays, *outputs], self._arena)
         return _Program(compiled, bound, outputs, count)
 
     def _plan(
-        self, graph: Graph, requests: dict[str, str], train: bool, backward: bool
+        self,
+        graph: Graph,
+        requests: dict[str, str],
+        train: bool,
+        backward: bool,
+        saving: Saving,
     ) -> CompiledPlan:
         if backward:
             lowered, _ = joint_graph(graph, self._types, requests, train=train)
@@ -171,7 +180,7 @@ class Executor:
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
         backend = default_backend()
         ready = finish(lowered, backend=backend)
-        return build_plan(ready, backend, self._ctx.key, "arena", 0, label)
+        return build_plan(ready, backend, self._ctx.key, "arena", 0, label, saving)
 
     def _heads(self) -> list[NDArray]:
         """Head gradients: arrays of ones until the user gives others."""
@@ -351,7 +360,15 @@ class Executor:
             if grad is not None:
                 grads[name] = _resized(name, grad, shape, allow_up_sizing)
         return Executor(
-            self._symbol, self._ctx, args, grads, self._grad_req, aux, types, self._arena
+            self._symbol,
+            self._ctx,
+            args,
+            grads,
+            self._grad_req,
+            aux,
+            types,
+            self._arena,
+            self._memory_limit,
         )
 
     def set_monitor_callback(
@@ -392,6 +409,16 @@ def _resized(name: str, old: NDArray, shape: Any, allow_up_sizing: bool) -> NDAr
             "set allow_up_sizing=True to allow new memory"
         )
     return nd.zeros(shape, old.context, dtype=old.dtype)
+
+
+def wanted_saving(symbol: Symbol, memory_limit: int | None) -> Saving:
+    """What a symbol's attributes, the configuration and a limit of bytes ask of recomputation."""
+    forced = frozenset(
+        node.name
+        for node in symbol.graph().nodes()
+        if node.attrs.get("__force_mirroring__", "").lower() in ("true", "1")
+    )
+    return Saving(memory_limit, forced, config.current().mirror)
 
 
 def bound_types(

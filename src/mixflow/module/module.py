@@ -141,6 +141,7 @@ class Module(BaseModule):
         force_rebind: bool = False,
         shared_module: Module | None = None,
         grad_req: str | Mapping[str, str] | Sequence[str] = "write",
+        memory_limit: int | str | None = None,
     ) -> None:
         """Allocates executors for these shapes; parameters keep their values when bound again.
 
@@ -151,6 +152,7 @@ class Module(BaseModule):
             force_rebind: bind again although bound.
             shared_module: module whose memory is shared.
             grad_req: 'write', 'add' or 'null', for all or by name.
+            memory_limit: most bytes of internal arrays on each context, as in `simple_bind`.
 
         Raises:
             ShapeError: the shapes do not fit the network; the text names the node.
@@ -165,7 +167,9 @@ class Module(BaseModule):
         self._check_shapes(data)
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
-        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, requests, shared)
+        self._group = ExecutorGroup(
+            self.symbol, self._contexts, data, labels, requests, shared, memory_limit
+        )
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
         self._groups = {_shape_key(data, labels): self._group}
@@ -213,7 +217,9 @@ class Module(BaseModule):
         found = self._groups.pop(key, None)
         if found is None:
             self._check_fit(data, labels)
-            found = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
+            found = ExecutorGroup(
+                self.symbol, self._contexts, data, labels, old.grad_req, old, old.memory_limit
+            )
             while len(self._groups) >= _KEPT_GROUPS:
                 del self._groups[next(iter(self._groups))]
         self._groups[key] = self._group = found

@@ -15,8 +15,12 @@ from .schedule import Schedule, Task
 _WINDOW = 48  # ready tasks that the greedy order looks at
 
 
-def order(schedule: Schedule) -> list[Task] | None:
-    """Tasks in the order in which they will run, forward phase first; None where none exists."""
+def order(schedule: Schedule, keep: bool = False) -> list[Task] | None:
+    """Tasks in the order in which they will run, forward phase first; None where none exists.
+
+    Args:
+        keep: the tasks' own order is meant: it becomes the natural one.
+    """
     tasks = schedule.tasks
     before, users = _edges(schedule)
     if any(tasks[b].phase > t.phase for t in tasks for b in before[t.index]):
@@ -24,7 +28,7 @@ def order(schedule: Schedule) -> list[Task] | None:
     natural = _natural(tasks, before, users)
     if len(natural) < len(tasks):
         return None
-    if len(tasks) <= 2:
+    if keep or len(tasks) <= 2:
         return natural
     greedy = _greedy(tasks, before, users)
     return min((greedy, natural), key=peak)

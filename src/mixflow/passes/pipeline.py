@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import GraphError
@@ -16,7 +17,8 @@ from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
 from .plan import CompiledPlan, Step
-from .schedule import Schedule, ScheduleBuilder, Task, Use, desc_of, kernel_pairs
+from .recompute import Saving, fit
+from .schedule import AGAIN, ORDER, Schedule, ScheduleBuilder, Task, Use, desc_of, kernel_pairs
 from .simplify import simplify
 
 MEMORY = ("arena", "inplace", "none")
@@ -117,12 +119,32 @@ def scheduled(
     for _ in range(3):
         builder = ScheduleBuilder(graph, prepare, device, levels)
         schedule = builder.build()
-        found = order_pass.order(schedule)
+        found = order_pass.order(schedule, keep=ORDER in graph.meta)
         if found is not None:
             return schedule, found
         for new in order_pass.stuck(schedule, builder.mutations):
             levels[new] = levels.get(new, 0) + 1
     raise GraphError("[order] expected an acyclic graph, got mutations that wait for each other")
+
+
+@dataclass
+class _Placed:
+    """A graph's tasks in order, with their places in the arena."""
+
+    graph: Graph
+    schedule: Schedule
+    tasks: list[Task]
+    spaces: dict[int, int]
+    arena: int
+    bound: int
+
+
+def _placed(
+    graph: Graph, backend: Any, device: tuple[int, int], memory: str, threads: int
+) -> _Placed:
+    schedule, tasks = scheduled(graph, backend, device, threads)
+    order_pass.lifetimes(tasks)
+    return _Placed(graph, schedule, tasks, *memory_pass.allocate(tasks, memory))
 
 
 def build_plan(
@@ -132,22 +154,41 @@ def build_plan(
     memory: str,
     threads: int,
     label: str = "plan",
+    saving: Saving | None = None,
 ) -> CompiledPlan:
-    """Order, memory and the core's plan for a graph of primitives."""
+    """Order, memory and the core's plan for a graph of primitives.
+
+    Args:
+        saving: forward values that the backward phase may compute again, and a limit of bytes.
+
+    Raises:
+        ParamError: the limit of `saving` cannot be met.
+    """
     from .. import _rt
 
-    schedule, tasks = scheduled(graph, backend, device, threads)
-    order_pass.lifetimes(tasks)
-    spaces, arena, bound = memory_pass.allocate(tasks, memory)
+    def place(graph: Graph) -> tuple[int, _Placed]:
+        made = _placed(graph, backend, device, memory, threads)
+        return made.arena, made
+
+    _, placed = place(graph)
+    if saving:
+        placed = fit(graph, placed.tasks, placed.arena, saving, place) or placed
+    graph, schedule, tasks = placed.graph, placed.schedule, placed.tasks
     draws = {d: k for k, d in enumerate(schedule.draws)}
-    steps = [_step(task, spaces, draws) for task in tasks]
+    steps = [_step(task, placed.spaces, draws) for task in tasks]
     ends = (
         [sum(t.phase == 0 for t in tasks), len(tasks)]
         if graph.phase_outputs is not None
         else [len(tasks)]
     )
     plan = _rt.core.Plan(
-        steps, schedule.arg_descs, schedule.arg_access, schedule.num_scalars, arena, ends, label
+        steps,
+        schedule.arg_descs,
+        schedule.arg_access,
+        schedule.num_scalars,
+        placed.arena,
+        ends,
+        label,
     )
     return CompiledPlan(
         plan=plan,
@@ -155,11 +196,12 @@ def build_plan(
         arg_descs=schedule.arg_descs,
         arg_access=schedule.arg_access,
         out_descs=[desc_of(v.type, device) for v in graph.outputs],
-        memory={memory: arena, "lower_bound": bound},
+        memory={memory: placed.arena, "lower_bound": placed.bound},
         inplace=_argument_pairs(schedule, tasks),
         draws=schedule.draws,
         phase_ends=ends,
         outputs=schedule.outputs,
+        recomputed=sum(t.node is not None and AGAIN in t.node.attrs for t in tasks),
     )
 
 

@@ -44,6 +44,7 @@ class CompiledPlan:
             lower_bound_unfused.
         inplace: (output, input) pairs of arguments that may be one memory.
         draws: '<node label>#<k>', the k-th draw of that node, for each draw that a run takes.
+        recomputed: steps of the backward phase that compute forward values again.
         phase_ends: number of steps up to the end of each phase.
     """
 
@@ -57,3 +58,4 @@ class CompiledPlan:
     draws: list[str] = field(default_factory=list)
     phase_ends: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    recomputed: int = 0

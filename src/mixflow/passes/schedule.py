@@ -9,7 +9,7 @@ the old value is copied away before the write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ from .lower import DRAW
 
 #: Primitives that only rename storage.
 FREE = frozenset({"reshape", "identity"})
+#: Attribute of nodes that compute a dropped value again; key of `Graph.meta` for an order of nodes.
+AGAIN, ORDER = "__again__", "order"
 #: (operator, parameters, input descriptors, output descriptors) -> kernel
 Prepare = Callable[[Operator, dict[str, Any], list[Desc], list[Desc]], Any]
 
@@ -100,6 +102,7 @@ class Task:
     after: set[int] = field(default_factory=set)  #: tasks that come first for memory's sake
     pos: int = -1
     origin: str = ""  #: label of the user's node
+    node: Node | None = None  #: what it computes, or what it makes a copy for
 
 
 @dataclass
@@ -158,7 +161,7 @@ class ScheduleBuilder:
         self.saved: dict[tuple[int, int], Use] = {}  # (buffer, epoch) -> private copy
         self.phase1: set[Node] | None = None
         self.owner = _owned_versions(graph)
-        self.order = graph.nodes()
+        self.order: Sequence[Node] = graph.meta.get(ORDER) or graph.nodes()
         if graph.phase_outputs is not None:
             heads = list(graph.outputs[: graph.phase_outputs])
             heads += [new for new, _ in graph.updates[: graph.phase_updates or 0]]
@@ -197,7 +200,7 @@ class ScheduleBuilder:
         if kernel is None:
             kernel = self.prepare(op, params, [u.desc for u in reads], [u.desc for u in writes])
         made = Task(op, params, reads, writes, _label(node, op), phase, len(self.tasks), kernel)
-        made.origin = node.origin
+        made.origin, made.node = node.origin, node
         for use in reads:
             use.buffer.readers[use.epoch].append(made)
         for use in writes:
@@ -439,7 +442,7 @@ class ScheduleBuilder:
 
     def _number_draws(self) -> None:
         drawn = [t for t in self.tasks if t.draw is not None]
-        self.result.draws = [t.draw or "" for t in drawn]
+        self.result.draws = list(dict.fromkeys(t.draw or "" for t in drawn))
 
     def _anti_dependencies(self) -> None:
         for buffer in self.buffers:
@@ -497,4 +500,5 @@ def _label(node: Node, op: Operator) -> str:
         "x".join(map(str, v.shape)) or "scalar" for v in node.inputs if node.op is not None
     )
     where = f" {node.origin}" if node.origin not in (node.name, op.name) else ""
-    return f"{op.name}{where} ({shapes})"
+    again = " again" if AGAIN in node.attrs else ""
+    return f"{op.name}{where} ({shapes}){again}"

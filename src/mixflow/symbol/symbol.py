@@ -264,17 +264,24 @@ class Symbol:
         """Outputs for given arrays: ``eval(ctx, a=nd.ones((2, 3)))``."""
         return call("eval", self, ctx, **kwargs)
 
-    def memory_report(self, for_training: bool = True, **shapes: Any) -> dict[str, int]:
+    def memory_report(
+        self, for_training: bool = True, memory_limit: int | str | None = None, **shapes: Any
+    ) -> dict[str, int]:
         """Bytes of internal arrays by strategy, with lower bounds.
 
         Args:
             for_training: with gradients of all parameters.
+            memory_limit: most bytes of internal arrays, as in `simple_bind`.
             **shapes: shapes of the inputs.
 
         Returns:
-            'none', 'inplace', 'coshare', 'both', 'arena', 'lower_bound', 'lower_bound_unfused'.
+            'none', 'inplace', 'coshare', 'both', 'arena', 'lower_bound', 'lower_bound_unfused';
+            with a limit 'recomputed' too, the arena of the plan that keeps it.
+
+        Raises:
+            ParamError: the limit cannot be met; the text states what can.
         """
-        found: dict[str, int] = call("memory_report", self, for_training, **shapes)
+        found: dict[str, int] = call("memory_report", self, for_training, memory_limit, **shapes)
         return found
 
     # -- arithmetic (bodies in register.py, which knows the operators)
