@@ -27,19 +27,19 @@ const storage::BlockRef& Arena::memory(size_t bytes, bool keep) {
   return block_;
 }
 
-void Arena::begin(const void* user, const std::string& label, uint64_t first_draw) {
+void Arena::begin(const void* user, const std::string& label, RngState draws) {
   std::lock_guard<std::mutex> lock(mutex_);
   user_ = user;
   label_ = label;
-  first_draw_ = first_draw;
+  draws_ = draws;
 }
 
-uint64_t Arena::resume(const void* user, const std::string& label) {
+RngState Arena::resume(const void* user, const std::string& label) {
   std::lock_guard<std::mutex> lock(mutex_);
   check(user_ == user, "[executor] expected the arena to hold the forward pass of ", label,
         ", got ", user_ ? "that of " + label_ : std::string("an empty one"),
         "; run forward again first");
-  return first_draw_;
+  return draws_;
 }
 
 std::string Arena::owner() {

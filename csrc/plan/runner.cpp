@@ -333,13 +333,11 @@ RngState draws_for(const Binding& binding, const RunOptions& options) {
   const void* user = options.user ? options.user : &plan;
   const bool random = plan.num_draws() > 0 || plan.host_calls() > 0;
   if (options.phase > 0) {  // the numbers of phase 0, so that recomputed draws are equal
-    RngState state = random ? take_draws(plan.device(), 0) : RngState{};
-    state.next = binding.arena()->resume(user, plan.label());
-    return state;
+    return binding.arena()->resume(user, plan.label());
   }
   const uint64_t count = options.draws ? 0 : static_cast<uint64_t>(plan.num_draws());
   const RngState state = random ? take_draws(plan.device(), count) : RngState{};
-  if (binding.arena()) binding.arena()->begin(user, plan.label(), state.next);
+  if (binding.arena()) binding.arena()->begin(user, plan.label(), state);
   return state;
 }
 

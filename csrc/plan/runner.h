@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "plan/array.h"
 #include "plan/plan.h"
+#include "plan/runtime.h"
 
 namespace mixflow::plan {
 
@@ -33,9 +34,9 @@ class Arena {
   // For the holder of the tag. `keep`: the contents are needed, so it must be large enough.
   const storage::BlockRef& memory(size_t bytes, bool keep);
   // Called at push. Phase 0 makes `user` the owner; a later phase needs to be the owner and gets
-  // the draw number with which its phase 0 ran.
-  void begin(const void* user, const std::string& label, uint64_t first_draw);
-  uint64_t resume(const void* user, const std::string& label);
+  // the key and draw number with which its phase 0 ran.
+  void begin(const void* user, const std::string& label, RngState draws);
+  RngState resume(const void* user, const std::string& label);
   std::string owner();
 
  private:
@@ -45,7 +46,7 @@ class Arena {
   std::atomic<size_t> bytes_{0};
   const void* user_ = nullptr;
   std::string label_;
-  uint64_t first_draw_ = 0;
+  RngState draws_;
 };
 using ArenaRef = std::shared_ptr<Arena>;
 

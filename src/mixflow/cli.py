@@ -148,12 +148,16 @@ _STRATEGIES = (
 
 def _show_memory(title: str, columns: Sequence[str], reports: Sequence[dict[str, int]]) -> None:
     """A table of planned bytes, one column per report, and what its rows mean."""
-    rows = [(s, *(f"{report[s]:,}" for report in reports)) for s in _STRATEGIES]
+    shown = [s for s in (*_STRATEGIES, "recomputed") if s in reports[0]]
+    rows = [(s, *(f"{report[s]:,}" for report in reports)) for s in shown]
+    extra = (f"{report['both'] - report['lower_bound_unfused']:,}" for report in reports)
+    rows.append(("both - lower_bound_unfused", *extra))
     _table(f"{title}, bytes", ("strategy", *columns), rows)
     print(
         "none, inplace, coshare, both: outputs of the network's operators, as in the paper; "
         "arena, lower_bound: the fused plan that runs, workspace included; "
         "lower_bound_unfused: the network as written"
+        + ("; recomputed: the arena under the limit" if "recomputed" in shown else "")
     )
 
 
@@ -163,7 +167,7 @@ def _memory(args: argparse.Namespace) -> None:
     for name in args.network:
         symbol = train.network(name, args.classes)
         shapes = models.input_shapes(name, args.batch_size, models.DEFAULT_SHAPES[name])
-        reports[name] = symbol.memory_report(for_training=not args.predict, **shapes)
+        reports[name] = symbol.memory_report(not args.predict, args.limit, **shapes)
     kind = "prediction" if args.predict else "training"
     title = f"internal arrays, {kind}, batch {args.batch_size}"
     _show_memory(title, list(reports), list(reports.values()))
@@ -276,6 +280,9 @@ def parser() -> argparse.ArgumentParser:
     _add(memory, "--batch-size", 64, "samples per batch")
     memory.add_argument("--classes", type=int, default=None, help="default: those of its paper")
     memory.add_argument("--predict", action="store_true", help="prediction instead of training")
+    memory.add_argument(
+        "--limit", default=None, help="bytes (or 2G, 500M) to keep by recomputation; adds a row"
+    )
     _add(memory, "--out", "out/memory", "folder for the figures and the bar chart")
     memory.set_defaults(run=_memory)
 

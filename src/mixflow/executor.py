@@ -21,7 +21,7 @@ from .context import Context
 from .errors import GraphError, ShapeError, UnknownNameError, describe_unknown
 from .ir import Graph, TensorType, Value
 from .ndarray import NDArray
-from .passes.cache import cached_plan
+from .passes.cache import cached_plan, cached_types
 from .passes.infer import Types, infer
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish
@@ -158,7 +158,8 @@ class Executor:
             arrays += [g for n in requests if (g := self.grad_dict[n]) is not None]
         types, asked = tuple(self._types[v] for v in graph.inputs), tuple(requests.items())
         saving = wanted_saving(self._symbol, self._memory_limit)
-        key = (types, asked, train, backward, self._ctx.key, _rt.core.threads(), saving)
+        where = (self._ctx.key, _rt.core.threads(), config.current().deterministic)
+        key = (types, asked, train, backward, where, saving, id(default_backend()))
         make = partial(self._plan, graph, requests, train, backward, saving)
         compiled = cached_plan(graph.outputs, key, make)
         outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
@@ -429,6 +430,13 @@ def bound_types(
     Raises:
         ShapeError, DTypeError, UnknownNameError: from inference.
     """
+    key = (repr(sorted(shapes.items())), repr(sorted((types or {}).items())))
+    return cached_types(symbol.graph(), key, partial(_bound_types, symbol, shapes, types))
+
+
+def _bound_types(
+    symbol: Symbol, shapes: Mapping[str, Any], types: Mapping[str, Any] | None
+) -> Types:
     known: Types = {
         v: TensorType(partial_shape(s)) for v, s in given_values(symbol, (), shapes).items()
     }

@@ -308,7 +308,9 @@ def test_second_bind_finds_the_plan():
     first, second = bound(net), bound(net)
     assert first.plan(True) is second.plan(True) and first.plan(False) is second.plan(False)
     assert bound(net, grad_req="null").plan(True) is not first.plan(True)
-    assert bound(mlp()).plan(True) is not first.plan(True)
+    assert bound(mlp()).plan(True) is first.plan(True)  # written the same way
+    other = sym.identity(net)
+    assert bound(other).plan(True) is not first.plan(True)
     second.arg_dict["data"][:] = 0.0
     outs = [e.forward(is_train=True)[0].asnumpy() for e in (first, second)]
     assert not np.allclose(*outs)

@@ -24,6 +24,7 @@ class Arena:
         self.owner = ""
         self._data = np.empty(0, np.uint8)
         self._user: Any = None
+        self._draws = (0, 0)  # key and number of the first draw of the forward phase
 
     @property
     def bytes(self) -> int:
@@ -160,7 +161,12 @@ class Plan:
         began = time.perf_counter_ns()
         reads, writes, fresh = self._used[phase]
         device = self._descs[0][2] if self._descs else (1, 0)
-        seed, first = state.take_draws(device, 0 if draws is not None else self.num_draws)
+        if phase:  # those of the forward phase, so that draws made again are equal
+            seed, first = arena._draws
+        else:
+            seed, first = state.take_draws(device, 0 if draws is not None else self.num_draws)
+            if arena is not None:
+                arena._draws = (seed, first)
         numbers = draws if draws is not None else range(first, first + self.num_draws)
         carried = state.first_error([args[i]._chunk for i in reads])
         failed, done = carried, 0

@@ -71,11 +71,16 @@ class Node:
         self.inputs = tuple(inputs)
         self.params: MappingProxyType[str, Any] = MappingProxyType(params) if params else _EMPTY
         self.attrs: MappingProxyType[str, str] = MappingProxyType(attrs) if attrs else _EMPTY
-        count = 1 if op is None else len(op.output_names(dict(self.params))) + len(self.mutated)
-        self.types: tuple[TensorType | None, ...] = tuple(types) if types else (None,) * count
+        self.types: tuple[TensorType | None, ...] = tuple(types) if types else self._unknown()
         self.subgraphs = tuple(subgraphs)
         self.origin = origin or name
         self.kind = kind
+
+    def _unknown(self) -> tuple[None, ...]:
+        """No type for any output."""
+        if self.op is None:
+            return (None,)
+        return (None,) * (len(self.op.output_names(dict(self.params))) + len(self.mutated))
 
     @property
     def is_variable(self) -> bool:
@@ -85,7 +90,8 @@ class Node:
     @property
     def mutated(self) -> tuple[int, ...]:
         """Positions of the inputs whose next version this node makes."""
-        return () if self.op is None else self.op.mutated_indices(dict(self.params))
+        op = self.op
+        return () if op is None or not op.mutates else op.mutated_indices(dict(self.params))
 
     @property
     def aliases(self) -> dict[int, int]:

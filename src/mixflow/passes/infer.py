@@ -161,11 +161,19 @@ class _Inference:
             old = self.types[value]
             if new == old:
                 continue
-            both = merge(old, new, self._where(node, ins))
+            both = self._merged(old, new, node, ins)
             if both != old:
                 self.types[value] = both
                 changed.append(value)
         return changed
+
+    def _merged(
+        self, old: TensorType, new: TensorType, node: Node, ins: list[TensorType]
+    ) -> TensorType:
+        try:
+            return merge(old, new, "")
+        except MixflowError:  # the text of where takes longer than the rest
+            return merge(old, new, self._where(node, ins))
 
     def _apply(
         self, node: Node, ins: list[TensorType], outs: list[TensorType]

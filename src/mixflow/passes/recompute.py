@@ -25,7 +25,8 @@ from .rewrite import backward_nodes, has_effect, with_heads, with_inputs
 from .schedule import AGAIN, FREE, ORDER, Buffer, Task, Use, kernel_pairs
 
 _ATTEMPTS = 5  # plans built to meet a limit: placement needs a little more than the peak
-_LEVELS, _SMALLEST = 64, 8  # prefixes of the candidates that the searches may tell apart
+_LEVELS = 64  # prefixes of the candidates that the search may tell apart
+_EFFORT = 20_000  # steps times prefixes that the search for the smallest plan may look at
 _SPANS = 14
 _FLOPS, _BANDWIDTH = 1.2e11, 1.0e10  # of a few cores; only their ratio matters
 _TINY = 1e-5  # share of all candidate bytes below which a value is not worth a step
@@ -97,7 +98,7 @@ def fit(
         if nbytes <= limit:
             return made
         target -= nbytes - limit
-    nbytes, made = build(rebuilt(graph, model, model.smallest(model.prefixes(_SMALLEST))))
+    nbytes, made = build(rebuilt(graph, model, model.smallest(model.prefixes(model.effort))))
     if nbytes <= limit:
         return made
     raise ParamError(
@@ -151,6 +152,7 @@ class Model:
         found = [b for b in self.values if b in needed and self.sizes[b] > total * _TINY]
         named = {b for b in found if self._named(b, saving)}
         found.sort(key=lambda b: (b not in named, -self._worth(b), self.makers[b]))
+        self.effort = max(8, min(_LEVELS, _EFFORT // len(self.order)))
         self.candidates, self.wanted = found, found[: len(named)]
 
     def _named(self, buffer: int, saving: Saving) -> bool:

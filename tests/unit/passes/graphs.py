@@ -101,9 +101,14 @@ def feeds(graph, seed=0):
     return {v: rng.normal(size=v.shape).astype(v.dtype) for v in graph.inputs}
 
 
-def run(graph, values, *, fuse=True, memory="arena", backend=REFERENCE, scalars=()):
-    """Outputs, then updated variables, of the compiled plan; checks it on the way."""
-    finished = finish(lower(graph, infer(graph)), fuse=fuse)
+def run(
+    graph, values, *, fuse=True, memory="arena", backend=REFERENCE, scalars=(), change=lambda g: g
+):
+    """Outputs, then updated variables, of the compiled plan; checks it on the way.
+
+    `change` is applied to the finished graph.
+    """
+    finished = change(finish(lower(graph, infer(graph)), fuse=fuse))
     verify(finished, typed=True, primitives=True)
     compiled = build_plan(finished, backend, (1, 0), memory, 0)
     check_overlap(compiled)
