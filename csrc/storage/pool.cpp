@@ -17,6 +17,9 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeFrom = 2 * kHugePage;  // smaller blocks gain nothing from huge pages
+// Before a block this large is asked for, a few small ones kept for reuse go back: what initial
+// values and the like have left would add to the peak of the whole run.
+constexpr size_t kLarge = size_t{256} << 20;
 constexpr size_t kFineUpTo = 1024;           // below, buckets are multiples of kAlignment
 
 // Sixteen buckets per power of two: at most 1/16 of a block is lost to rounding.
@@ -54,6 +57,7 @@ class Pool {
       ++statistics_.allocations;
       check_limit(bytes, size);
       if (void* data = reuse(size)) return data;
+      if (size >= kLarge && statistics_.pooled_bytes < size / 4) empty_locked();
       ++statistics_.system_calls;
       add_live(size);  // before the system call, so that racing threads respect the limit
     }

@@ -230,7 +230,8 @@ def memory_report(
     report = strategies(order)
     backend = default_backend()
     ready = finish(lowered, backend=backend)
-    compiled = build_plan(ready, backend, device, "arena", 0)
+    free = wanted_saving(symbol, None)
+    compiled = build_plan(ready, backend, device, "arena", 0, "plan", free)
     report["arena"] = compiled.memory["arena"]
     report["lower_bound"] = compiled.memory["lower_bound"]
     names = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")

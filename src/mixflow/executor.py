@@ -419,7 +419,7 @@ def wanted_saving(symbol: Symbol, memory_limit: int | None) -> Saving:
         for node in symbol.graph().nodes()
         if node.attrs.get("__force_mirroring__", "").lower() in ("true", "1")
     )
-    return Saving(memory_limit, forced, config.current().mirror)
+    return Saving(memory_limit, forced, config.current().mirror, memory_limit is None)
 
 
 def bound_types(

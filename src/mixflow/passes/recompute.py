@@ -29,6 +29,7 @@ _LEVELS = 64  # prefixes of the candidates that the search may tell apart
 _EFFORT = 20_000  # steps times prefixes that the search for the smallest plan may look at
 _SPANS = 14
 _FLOPS, _BANDWIDTH = 1.2e11, 1.0e10  # of a few cores; only their ratio matters
+_MANY, _THRIFT = 1 << 30, 0.015  # arena from which a share of the step's time goes into thrift
 _TINY = 1e-5  # share of all candidate bytes below which a value is not worth a step
 
 
@@ -40,14 +41,16 @@ class Saving:
         limit: most bytes of internal arrays; None = no limit.
         forced: labels of the user's nodes whose results are dropped.
         mirror: drop what is cheap to compute: everything but convolutions and products.
+        thrift: drop what costs next to nothing where the bytes are many.
     """
 
     limit: int | None = None
     forced: frozenset[str] = frozenset()
     mirror: bool = False
+    thrift: bool = False
 
     def __bool__(self) -> bool:
-        return self.limit is not None or bool(self.forced) or self.mirror
+        return self.limit is not None or bool(self.forced) or self.mirror or self.thrift
 
 
 class Choice(NamedTuple):
@@ -81,11 +84,12 @@ def fit(
         ParamError: the limit cannot be met; the text states the bytes that can.
     """
     limit = saving.limit
-    if limit is not None and arena <= limit and not (saving.forced or saving.mirror):
+    if not (saving.forced or saving.mirror) and arena <= (_MANY if limit is None else limit):
         return None
     model = Model(order, saving)
     if limit is None:
-        small = model.smallest([model.wanted])
+        named = saving.forced or saving.mirror
+        small = model.smallest([model.wanted]) if named else model.thrifty()
         if not small.dropped or small.peak >= model.play(frozenset()).peak:
             return None
         return build(rebuilt(graph, model, small))[1]
@@ -186,18 +190,31 @@ class Model:
         found = (c for allowed in levels for c in self._spans(allowed))
         return min(found, key=lambda c: (c.peak, c.seconds))
 
+    def thrifty(self) -> Choice:
+        """The choice with the lowest peak among those that cost next to nothing."""
+        most, low, high = _THRIFT * sum(self.seconds), 0, len(self.candidates)
+        best = self.play(frozenset())
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self._spans(self.candidates[:middle], 1)[0]
+            if found.seconds > most:
+                high = middle - 1
+                continue
+            low, best = middle, min(best, found, key=lambda c: c.peak)
+        return best
+
     def prefixes(self, count: int) -> list[list[int]]:
         """About `count` sets of candidates, each in the next; the last one has them all."""
         step = max(1, len(self.candidates) // count)
         ends = [*range(len(self.wanted), len(self.candidates), step), len(self.candidates)]
         return [self.candidates[:end] for end in ends]
 
-    def _spans(self, allowed: Sequence[int]) -> list[Choice]:
-        """Choices among `allowed` with segments of several sizes."""
+    def _spans(self, allowed: Sequence[int], count: int = _SPANS) -> list[Choice]:
+        """Choices among `allowed` with segments of up to `count` sizes."""
         total = float(sum(self.sizes[b] for b in allowed))
         ordered = sorted(allowed, key=self.makers.__getitem__)
         tried, found = set(), []
-        for k in range(_SPANS):
+        for k in range(count):
             dropped = self._drop(ordered, total / 1.7**k)
             if dropped not in tried:
                 tried.add(dropped)
