@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets")
+QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "memory")
 #: Packages of each rival's environment; `ours` uses the interpreter that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
@@ -114,6 +114,7 @@ def run(question: str, rounds: int, threads: int) -> list[dict]:
     rivals.sort(key=lambda r: r != "ours")
     workers = [Worker(question, r, threads) for r in rivals]
     rows = []
+    unit, rounds = workers[0].hello["unit"], min(rounds, workers[0].hello["rounds"] or rounds)
     for case in workers[0].hello["cases"]:
         seconds: dict[str, list[float]] = {r: [] for r in rivals}
         for _ in range(rounds):
@@ -130,8 +131,8 @@ def run(question: str, rounds: int, threads: int) -> list[dict]:
                         "case": case,
                         "rival": worker.rival,
                         "version": worker.hello["version"],
-                        "median_seconds": statistics.median(found),
-                        "best_seconds": min(found),
+                        f"median_{unit}": statistics.median(found),
+                        f"best_{unit}": min(found),
                         "rounds": len(found),
                         **facts(threads),
                     }
@@ -153,8 +154,10 @@ def table(rows: list[dict]) -> str:
         "| --- |" + " ---: |" * (2 * len(rivals) - 1),
     ]
     for case in dict.fromkeys(r["case"] for r in rows):
-        by_rival = {r["rival"]: r["median_seconds"] for r in rows if r["case"] == case}
-        cells = [shown(by_rival.get(r)) for r in rivals]
+        chosen = [r for r in rows if r["case"] == case]
+        unit = "bytes" if "median_bytes" in chosen[0] else "seconds"
+        by_rival = {r["rival"]: r[f"median_{unit}"] for r in chosen}
+        cells = [shown(by_rival.get(r), unit) for r in rivals]
         ratios = [
             f"{by_rival[r] / by_rival['ours']:.2f}" if r in by_rival else "" for r in rivals[1:]
         ]
@@ -162,10 +165,12 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def shown(seconds: float | None) -> str:
-    """A time with its unit."""
+def shown(seconds: float | None, unit: str = "seconds") -> str:
+    """A time, or bytes, with its unit."""
     if seconds is None:
         return ""
+    if unit == "bytes":
+        return f"{seconds / 1e6:,.0f} MB"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.2f} us"
     return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,7 +1,8 @@
 """A rival's side of a benchmark: measures the case that each line of stdin names.
 
 A rival's file gives `VERSION` and `CASES`: case -> builder; a builder returns a function that gives
-seconds per unit. Builders run once, with a warm-up of two calls.
+seconds per unit. Builders run once, with a warm-up of two calls (`WARM_UP`). Files with `UNIT`
+give something else than seconds; `ROUNDS` is how often that is worth repeating.
 """
 
 from __future__ import annotations
@@ -24,18 +25,16 @@ def main() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
-    print(
-        json.dumps({"cases": list(module.CASES), "version": module.VERSION}),
-        file=answers,
-        flush=True,
-    )
+    hello = {"cases": list(module.CASES), "version": module.VERSION}
+    hello |= {"unit": getattr(module, "UNIT", "seconds"), "rounds": getattr(module, "ROUNDS", None)}
+    print(json.dumps(hello), file=answers, flush=True)
     ready = {}
     for line in sys.stdin:
         case = line.strip()
         if case in module.CASES and case not in ready:
             ready.clear()  # the arrays of earlier cases would crowd this one
             ready[case] = module.CASES[case]()
-            for _ in range(2):
+            for _ in range(getattr(module, "WARM_UP", 2)):
                 ready[case]()
         seconds = ready[case]() if case in ready else None
         print(json.dumps({"seconds": seconds}), file=answers, flush=True)

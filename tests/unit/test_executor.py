@@ -1,5 +1,8 @@
 """Executor: forward, backward, requests, shapes, sharing, pruning, errors."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ import mixflow.symbol as sym
 from mixflow.context import cpu
 from mixflow.errors import GraphError, MXNetError, ParamError, ShapeError, UnknownNameError
 from mixflow.executor import Executor
+from mixflow.passes import cache
 from mixflow.passes.manager import verified
 from mixflow.passes.memory import check_overlap
 
@@ -320,3 +324,23 @@ def test_second_bind_finds_the_plan():
         np.testing.assert_allclose(
             executor.grad_dict["fc1_weight"].asnumpy(), grads["fc1_weight"], rtol=1e-4, atol=1e-5
         )
+
+
+def test_what_is_cached_keeps_no_graph_alive():
+    net = mlp()
+    seen = weakref.ref(net.heads[0].node)
+    bound(net).plan(True)
+    del net
+    gc.collect()
+    assert seen() is None
+
+
+def test_signatures_tell_graphs_apart():
+    def net(**params):
+        x = sym.FullyConnected(sym.Variable("x"), num_hidden=3, name="fc", **params)
+        return sym.Group([x, sym.relu(x, name="r")]).heads
+
+    assert cache.signature(net()) == cache.signature(net())
+    assert cache.signature(net()) != cache.signature(net(no_bias=True))
+    assert cache.signature(net()) != cache.signature(net()[::-1])
+    assert cache.signature(net()) != cache.signature(net(attr={"force_mirroring": "True"}))

@@ -248,6 +248,25 @@ def test_memory_command_writes_figures_and_a_chart(tmp_path, capsys):
     assert (tmp_path / "m" / "memory-prediction.json").exists()
 
 
+def test_memory_command_keeps_a_limit(tmp_path, capsys):
+    command = [
+        "memory",
+        "--network",
+        "resnet-20-cifar",
+        "--batch-size",
+        "8",
+        "--out",
+        str(tmp_path),
+    ]
+    assert cli.main([*command, "--limit", "9M"]) == 0
+    figures = json.loads((tmp_path / "memory-training.json").read_text())["resnet-20-cifar"]
+    assert figures["recomputed"] <= 9 << 20 < figures["arena"]
+    shown = capsys.readouterr().out
+    assert "recomputed" in shown and "both - lower_bound_unfused" in shown
+    assert cli.main([*command, "--limit", "1K"]) == 1
+    assert "[memory_limit] expected at least" in capsys.readouterr().err
+
+
 def test_shared_parameters_count_once():
     symbol = models.lstm_lm(11, 6, 6, 1, 4, tied=True)
     rows = mx.visualization.layer_table(symbol, {"data": (2, 4), "softmax_label": (2, 4)})
