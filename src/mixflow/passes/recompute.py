@@ -29,7 +29,7 @@ _LEVELS = 64  # prefixes of the candidates that the search may tell apart
 _EFFORT = 20_000  # steps times prefixes that the search for the smallest plan may look at
 _SPANS = 14
 _FLOPS, _BANDWIDTH = 1.2e11, 1.0e10  # of a few cores; only their ratio matters
-_MANY, _THRIFT = 1 << 30, 0.015  # arena from which a share of the step's time goes into thrift
+_MANY, _THRIFT = 1 << 30, 0.012  # arena from which a share of the step's time goes into thrift
 _TINY = 1e-5  # share of all candidate bytes below which a value is not worth a step
 
 
