@@ -50,18 +50,13 @@ bool eligible(const Request& r, WinogradDirection direction) {
 // bound that tests/unit/test_winograd.py states.
 bool accurate(const WinogradProblem& p, WinogradRule rule) {
   const int64_t summed = p.direction == WinogradDirection::data_grad ? p.filters : p.channels;
-  if (rule.side == 2) return true;
-  return summed <= (rule.span() == 8 ? 512 : 2048);
+  return rule.side == 2 || summed <= (rule.taps == 5 ? 512 : 2048);
 }
 
-// Rules to try, fewest multiplications last.
-std::vector<WinogradRule> rules_of(const WinogradProblem& p) {
-  std::vector<WinogradRule> rules;
-  for (const int64_t side : {2, 4, 6}) {
-    const WinogradRule rule{side, p.taps};
-    if (rule.span() <= 8 && accurate(p, rule)) rules.push_back(rule);
-  }
-  return rules;
+// The rule with the fewest multiplications among the accurate ones.
+WinogradRule best_rule(const WinogradProblem& p) {
+  const WinogradRule four{4, p.taps};
+  return accurate(p, four) ? four : WinogradRule{2, p.taps};
 }
 
 // Direct convolution wins for few channels, where transforms dominate, and for few tiles, where
@@ -97,33 +92,22 @@ std::string key_of(const Request& r, const WinogradProblem& p) {
                 " outputs=", r.outputs.size());
 }
 
-// The kernel measured to be the fastest; null = one of lower rank. F(2 x 2) is tried only where
-// nothing else is accurate enough, or where few outputs leave larger tiles half empty.
-std::unique_ptr<Kernel> fastest(const Request& r, const WinogradProblem& p) {
+bool faster(const Request& r, const WinogradProblem& p, WinogradRule rule) {
   const Request trial = trial_request(r, p);
   const WinogradProblem small = winograd_problem(trial, p.direction);
-  std::vector<WinogradRule> rules = rules_of(p);
-  if (rules.size() > 1 && p.out_height > 2) rules.erase(rules.begin());
-  std::vector<Candidate> candidates = {
-      {"direct", [&] { return registry().prepare_below(trial, kRank); }}};
-  for (const WinogradRule rule : rules) {
-    candidates.push_back(
-        {winograd_name(rule), [&, rule] { return KernelRef(make_winograd(trial, small, rule)); }});
-  }
-  const std::string choice = tuner()->choose(key_of(r, p), trial, candidates);
-  for (const WinogradRule rule : rules) {
-    if (winograd_name(rule) == choice) return make_winograd(r, p, rule);
-  }
-  return nullptr;
+  const std::string name = winograd_name(rule);
+  const std::vector<Candidate> candidates = {
+      {"direct", [&] { return registry().prepare_below(trial, kRank); }},
+      {name, [&] { return KernelRef(make_winograd(trial, small, rule)); }}};
+  return tuner()->choose(key_of(r, p), trial, candidates) == name;
 }
 
 // What the attribute `winograd` asks for: a side, or 0 for never.
 std::unique_ptr<Kernel> asked(const Request& r, const WinogradProblem& p) {
   const WinogradRule rule{r.attrs.integer("winograd"), p.taps};
-  const bool known = rule.side == 2 || rule.side == 4 || (rule.side == 6 && p.taps == 3);
-  check(known || rule.side == 0, "[", r.primitive, "] expected winograd to be 0, 2",
-        p.taps == 3 ? ", 4 or 6" : " or 4", ", got ", rule.side);
-  return known ? make_winograd(r, p, rule) : nullptr;
+  check(rule.side == 0 || rule.side == 2 || rule.side == 4, "[", r.primitive,
+        "] expected winograd to be 0, 2 or 4, got ", rule.side);
+  return rule.side == 0 ? nullptr : make_winograd(r, p, rule);
 }
 
 std::unique_ptr<Kernel> prepare(const Request& r, WinogradDirection direction) {
@@ -132,10 +116,9 @@ std::unique_ptr<Kernel> prepare(const Request& r, WinogradDirection direction) {
   if (r.attrs.has("winograd")) return asked(r, p);
   if (!worth_a_trial(p)) return nullptr;
   const bool fixed = r.attrs.has("deterministic") ? r.attrs.flag("deterministic") : deterministic();
-  if (!fixed) return fastest(r, p);
-  if (!fixed_choice(p)) return nullptr;
-  const WinogradRule rule{4, p.taps};
-  return make_winograd(r, p, accurate(p, rule) ? rule : WinogradRule{2, p.taps});
+  const WinogradRule rule = best_rule(p);
+  const bool use = fixed ? fixed_choice(p) : faster(r, p, rule);
+  return use ? make_winograd(r, p, rule) : nullptr;
 }
 
 }  // namespace

@@ -61,9 +61,9 @@ struct Tile<8> {
   }
 };
 
-// Powers 0 to 5 of the positive points.
-constexpr float kPowers[3][6] = {
-    {1, 1, 1, 1, 1, 1}, {1, 2, 4, 8, 16, 32}, {1, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f}};
+// Powers 0 to 4 of the positive points.
+constexpr float kPowers[3][5] = {
+    {1, 1, 1, 1, 1}, {1, 2, 4, 8, 16}, {1, 0.5f, 0.25f, 0.125f, 0.0625f}};
 
 // o[0] = v[0] * first, o[+-p] = scale(p) * (even terms of v(p) +- odd terms), o[last] = v[size - 1]:
 // a polynomial of `size` terms at the points.
@@ -363,7 +363,6 @@ void weights_grad(const WinogradWeights& t, const float* points, float* dw) {
 template <class Body>
 void with_rule(WinogradRule rule, const Body& body) {
   if (rule.taps == 5) return rule.side == 4 ? body(F<4, 5>{}) : body(F<2, 5>{});
-  if (rule.side == 6) return body(F<6, 3>{});
   return rule.side == 4 ? body(F<4, 3>{}) : body(F<2, 3>{});
 }
 
