@@ -12,6 +12,7 @@ from .epilogue import epilogue
 from .fold_norm import fold_norm
 from .fuse import fuse as fuse_pass
 from .infer import infer
+from .keep import keep as keep_pass
 from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
@@ -132,12 +133,18 @@ def build_plan(
     memory: str,
     threads: int,
     label: str = "plan",
+    keep: bool = False,
 ) -> CompiledPlan:
-    """Order, memory and the core's plan for a graph of primitives."""
+    """Order, memory and the core's plan for a graph of primitives.
+
+    Args:
+        keep: whether each binding keeps what is made of parameters alone from run to run.
+    """
     from .. import _rt
 
     schedule, tasks = scheduled(graph, backend, device, threads)
     order_pass.lifetimes(tasks)
+    kept = keep_pass(tasks, schedule.arg_access) if keep and graph.phase_outputs is None else 0
     spaces, arena, bound = memory_pass.allocate(tasks, memory)
     draws = {d: k for k, d in enumerate(schedule.draws)}
     steps = [_step(task, spaces, draws) for task in tasks]
@@ -147,7 +154,14 @@ def build_plan(
         else [len(tasks)]
     )
     plan = _rt.core.Plan(
-        steps, schedule.arg_descs, schedule.arg_access, schedule.num_scalars, arena, ends, label
+        steps,
+        schedule.arg_descs,
+        schedule.arg_access,
+        schedule.num_scalars,
+        arena,
+        ends,
+        label,
+        **({"kept_bytes": kept} if kept else {}),
     )
     return CompiledPlan(
         plan=plan,
@@ -160,6 +174,7 @@ def build_plan(
         draws=schedule.draws,
         phase_ends=ends,
         outputs=schedule.outputs,
+        kept=kept,
     )
 
 
@@ -177,6 +192,8 @@ def _step(task: Task, spaces: dict[int, int], draws: dict[str, int]) -> Step:
         input_ids=[_identity(u) for u in task.reads],
         output_ids=[_identity(u) for u in task.writes],
         op=task.op.name,
+        steady=task.steady,
+        prepared=task.prepared,
     )
 
 

@@ -27,6 +27,8 @@ class Step:
     input_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
     op: str = ""
+    steady: bool = False
+    prepared: tuple[int, int] | None = None
 
 
 @dataclass
@@ -44,6 +46,7 @@ class CompiledPlan:
             lower_bound_unfused.
         inplace: (output, input) pairs of arguments that may be one memory.
         draws: '<node label>#<k>', the k-th draw of that node, for each draw that a run takes.
+        kept: bytes of each binding for what is made of parameters alone (pass keep).
         phase_ends: number of steps up to the end of each phase.
     """
 
@@ -57,3 +60,4 @@ class CompiledPlan:
     draws: list[str] = field(default_factory=list)
     phase_ends: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    kept: int = 0

@@ -100,6 +100,8 @@ class Task:
     after: set[int] = field(default_factory=set)  #: tasks that come first for memory's sake
     pos: int = -1
     origin: str = ""  #: label of the user's node
+    steady: bool = False  #: left out while what it makes of parameters is kept (pass keep)
+    prepared: tuple[int, int] | None = None  #: (offset, bytes) of kept weights
 
 
 @dataclass
