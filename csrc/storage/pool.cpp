@@ -1,6 +1,5 @@
 // The pool behind allocate(): blocks are rounded up to size buckets and kept for reuse.
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +14,6 @@
 namespace mixflow::storage {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = 2 * kHugePage;  // smaller blocks gain nothing from huge pages
 constexpr size_t kFineUpTo = 1024;           // below, buckets are multiples of kAlignment
 
 // Sixteen buckets per power of two: at most 1/16 of a block is lost to rounding.
@@ -29,12 +26,11 @@ size_t bucket_of(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// Huge pages are not asked for: measured on training steps of AlexNet, VGG-11 and ResNet-50 they
+// changed nothing but the first touch, which took a third longer.
 void* system_allocate(size_t bytes) {
   void* data = nullptr;
-  const bool huge = bytes >= kHugeFrom;
-  if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0) return nullptr;
-  if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a hint: failure changes nothing
-  return data;
+  return posix_memalign(&data, kAlignment, bytes) == 0 ? data : nullptr;
 }
 
 size_t quarter_of_memory() {
