@@ -88,7 +88,8 @@ class SpecReader {
       spec_->constants.push_back(to_array(array, "plan").array);
       wait_to_read(spec_->constants.back());  // so that runs need not acquire its tag
     } else {
-      throw Error("[plan] expected a slot of kind arg, arena, kept, scalar, const or null, got " + kind);
+      throw Error("[plan] expected a slot of kind arg, arena, kept, scalar, const or null, got " +
+                  kind);
     }
     return made;
   }

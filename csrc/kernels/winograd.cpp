@@ -65,7 +65,7 @@ bool worth_a_trial(const WinogradProblem& p) {
   return p.flops >= 1e8 && p.channels >= 16 && p.filters >= 16;
 }
 
-// The rule for deterministic runs: measured on VGG, ResNet and AlexNet shapes (AVX-512, two threads).
+// The rule for deterministic runs: measured on VGG, ResNet and AlexNet (AVX-512, two threads).
 bool fixed_choice(const WinogradProblem& p) {
   const int64_t tiles = p.images * ((p.out_height + 3) / 4) * ((p.out_width + 3) / 4);
   return std::min(p.channels, p.filters) >= 32 && tiles >= 128;
@@ -79,7 +79,8 @@ Request trial_request(const Request& r, const WinogradProblem& p) {
   if (images >= p.images) return r;
   Request trial = r;
   trial.inputs[0].shape[0] = images;
-  (p.direction == WinogradDirection::weight_grad ? trial.inputs[1] : trial.outputs[0]).shape[0] = images;
+  const bool weights_out = p.direction == WinogradDirection::weight_grad;
+  (weights_out ? trial.inputs[1] : trial.outputs[0]).shape[0] = images;
   return trial;
 }
 

@@ -1,5 +1,5 @@
 // Winograd's minimal filtering F(m x m, r x r) (Lavin and Gray, 2015) on blocks of tiles: tile
-// transforms, vectorised over channels, and one matrix product for each of the (m + r - 1)^2 points.
+// transforms, vectorised over channels, and a matrix product for each of the (m + r - 1)^2 points.
 //
 // Transformed data of a block of tiles lies as [point][channel block][tile][lane], where a lane is
 // a channel of a vector: a product then reads its rows at fixed distances, without packing.

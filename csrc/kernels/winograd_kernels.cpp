@@ -70,8 +70,8 @@ int64_t block_tiles(int64_t tiles, int64_t threads, int64_t channels, int64_t po
   return round_up(divide_up(tiles, blocks), unit);
 }
 
-WinogradPlane plane_of(const WinogradProblem& p, WinogradRule rule, int64_t channels, int64_t height,
-                       int64_t width, int64_t block, int64_t rows, int64_t cols) {
+WinogradPlane plane_of(const WinogradProblem& p, WinogradRule rule, int64_t channels,
+                       int64_t height, int64_t width, int64_t block, int64_t rows, int64_t cols) {
   WinogradPlane plane;
   plane.images = p.images;
   plane.channels = channels;

@@ -2,8 +2,8 @@
 // by a binding between runs.
 //
 // The hazard: kept values must never outlive the parameters that they were made of. Each run takes
-// the versions of those arguments when it is pushed, which is when the order of writes is fixed, and
-// makes everything anew unless they are the versions of what is kept.
+// the versions of those arguments when it is pushed, which is when the order of writes is fixed;
+// it makes everything anew unless they are the versions of what is kept.
 #pragma once
 
 #include <cstdint>

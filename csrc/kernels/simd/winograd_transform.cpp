@@ -65,8 +65,8 @@ struct Tile<8> {
 constexpr float kPowers[3][5] = {
     {1, 1, 1, 1, 1}, {1, 2, 4, 8, 16}, {1, 0.5f, 0.25f, 0.125f, 0.0625f}};
 
-// o[0] = v[0] * first, o[+-p] = scale(p) * (even terms of v(p) +- odd terms), o[last] = v[size - 1]:
-// a polynomial of `size` terms at the points.
+// A polynomial of `size` terms at the points: o[0] = v[0] * first, o[+-p] = scale(p) * (even terms
+// of v(p) +- odd terms), o[last] = v[size - 1].
 template <int pairs, int size>
 inline void evaluate(const Lanes* v, float first, const float* scale, Lanes* o) {
   o[0] = first * v[0];
@@ -143,13 +143,13 @@ inline void both_ways(const Transform& transform, const Load& load_at, const Sto
 }
 
 // Calls body(image, tile row, tile column, tiles, index in the block) for each run of neighbours.
-template <class Body>
-void for_runs(const WinogradTiles& t, int64_t widest, const Body& body) {
+template <class F, class Body>
+void for_runs(const WinogradTiles& t, const Body& body) {
   const WinogradPlane& p = t.plane;
   for (int64_t done = 0; done < t.count;) {
     const int64_t tile = t.first + done;
     const int64_t col = tile % p.tile_cols, row = tile / p.tile_cols % p.tile_rows;
-    const int64_t width = least(least(widest, p.tile_cols - col), t.count - done);
+    const int64_t width = least(least(F::kTilesWide, p.tile_cols - col), t.count - done);
     body(tile / p.tile_cols / p.tile_rows, row, col, width, done);
     done += width;
   }
@@ -250,7 +250,7 @@ void input(const WinogradTiles& t, const float* x) {
   const int64_t step = t.point_step;
   for (int64_t block = t.block_begin; block < t.block_end; ++block) {
     float* base = t.points + block * t.rows * kWide;
-    for_runs(t, F::kTilesWide, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+    for_runs<F>(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
       const Window w(t.plane, image, block * kWide, row * F::kSide + t.plane.shift,
                      col * F::kSide + t.plane.shift_x, F::kPoints, tiles * F::kSide + F::kTaps - 1);
       gather(t.plane, w, x, t.strip);
@@ -270,7 +270,7 @@ void output_grad(const WinogradTiles& t, const float* dy) {
   const int64_t step = t.point_step;
   for (int64_t block = t.block_begin; block < t.block_end; ++block) {
     float* base = t.points + block * t.rows * kWide;
-    for_runs(t, F::kTilesWide, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+    for_runs<F>(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
       const Window w(t.plane, image, block * kWide, row * F::kSide, col * F::kSide, F::kSide,
                      tiles * F::kSide);
       gather(t.plane, w, dy, t.strip);
@@ -298,7 +298,7 @@ void output(const WinogradTiles& t, const float* bias, bool relu, float* y) {
   for (int64_t block = t.block_begin; block < t.block_end; ++block) {
     const float* base = t.points + block * t.rows * kWide;
     const Lanes add = bias_of(bias, block * kWide, t.plane.channels);
-    for_runs(t, F::kTilesWide, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+    for_runs<F>(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
       const Window w(t.plane, image, block * kWide, row * F::kSide, col * F::kSide, F::kSide,
                      tiles * F::kSide);
       for (int64_t i = 0; i < tiles; ++i) {
