@@ -1,4 +1,4 @@
-"""Effective GFLOP/s of direct convolution (oneDNN) and of Winograd on 3x3 layers of VGG and ResNet.
+"""Effective GFLOP/s of direct convolution (oneDNN) and Winograd: 3x3 of VGG and ResNet, some 5x5.
 
     python benchmarks/kernels/winograd.py [--batch 32] [--threads 2] [--rounds 5] [--only TEXT]
 
@@ -22,7 +22,7 @@ from mixflow import _rt
 from mixflow.backends import native, onednn_loader
 from mixflow.ir import Desc
 
-#: name, channels, side of the image, filters
+#: name, channels, side of the image, filters; 5x5 where the name begins so
 SHAPES = [
     ("vgg11-2 64-128", 64, 112, 128),
     ("vgg16-1 64-64", 64, 224, 64),
@@ -36,6 +36,8 @@ SHAPES = [
     ("resnet-3 128-128", 128, 28, 128),
     ("resnet-4 256-256", 256, 14, 256),
     ("resnet-5 512-512", 512, 7, 512),
+    ("5x5 alexnet 96-256", 96, 27, 256),
+    ("5x5 googlenet 32-96", 32, 28, 96),
 ]
 DIRECTIONS = ("conv", "conv_data_grad", "conv_weight_grad")
 
@@ -43,13 +45,16 @@ DIRECTIONS = ("conv", "conv_data_grad", "conv_weight_grad")
 class Case:
     """One layer in one direction, ready to run by each implementation."""
 
-    def __init__(self, direction: str, batch: int, c: int, side: int, k: int, threads: int):
+    def __init__(
+        self, direction: str, batch: int, c: int, side: int, k: int, taps: int, threads: int
+    ):
         core: Any = _rt.core
-        x, w, y = (batch, c, side, side), (k, c, 3, 3), (batch, k, side, side)
+        x, w, y = (batch, c, side, side), (k, c, taps, taps), (batch, k, side, side)
         ins, out = {"conv": ([x, w], y), "conv_data_grad": ([y, w], x)}.get(direction, ([y, x], w))
-        self.flops = 18.0 * batch * c * k * side * side
+        self.flops = 2.0 * taps * taps * batch * c * k * side * side
         self.clock = time.thread_time if threads == 1 else time.perf_counter
-        params = {"stride": (1, 1), "dilate": (1, 1), "pad": (1, 1), "groups": 1, "shape": out}
+        pad = (taps // 2,) * 2
+        params = {"stride": (1, 1), "dilate": (1, 1), "pad": pad, "groups": 1, "shape": out}
         descs, outs = [Desc(0, s) for s in ins], [Desc(0, out)]
         self.kernels = {
             name: core.prepare(
@@ -96,9 +101,10 @@ def main() -> None:
 
 
 def report(name: str, args: argparse.Namespace, c: int, side: int, k: int) -> None:
-    line = f"{name:18s}{side:5d}"
+    line = f"{name:20s}{side:5d}"
     for direction in DIRECTIONS:
-        found = measure(Case(direction, args.batch, c, side, k, args.threads), args.rounds)
+        taps = 5 if name.startswith("5x5") else 3
+        found = measure(Case(direction, args.batch, c, side, k, taps, args.threads), args.rounds)
         if args.json:
             print(json.dumps({"layer": name, "side": side, "direction": direction, **found}))
         ratio = found["winograd"] / found["direct"]

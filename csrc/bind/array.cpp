@@ -132,7 +132,7 @@ nb::object shared_empty(const std::string& name, nb::handle shape, int64_t dtype
   const auto bytes = static_cast<size_t>(desc.bytes());
   array.chunk = std::make_shared<plan::Chunk>(storage::shared_mapping(name, bytes, create), bytes,
                                               desc.device);
-  array.chunk->pin_plain();
+  array.chunk->share_plain();
   return wrap(std::move(array));
 }
 

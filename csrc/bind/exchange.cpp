@@ -50,7 +50,7 @@ plan::Array over_memory(void* data, const Desc& desc, std::function<void()> rele
   const auto bytes = static_cast<size_t>(desc.bytes());
   array.chunk = std::make_shared<plan::Chunk>(storage::external(data, bytes, std::move(release)),
                                               bytes, desc.device);
-  array.chunk->pin_plain();
+  array.chunk->share_plain();
   return array;
 }
 
@@ -58,7 +58,7 @@ nb::object to_dlpack(nb::handle self, const nb::kwargs&) {
   const Entered scope;
   const plan::Array array = as_array(self).array;
   wait_to_write(array);  // the consumer may write as well as read
-  array.chunk->pin_plain();
+  array.chunk->share_plain();
   std::array<size_t, Shape::kMaxDims> dims{};
   const Shape& shape = array.desc.shape;
   for (int i = 0; i < shape.ndim(); ++i) dims[i] = static_cast<size_t>(shape[i]);

@@ -39,7 +39,14 @@ class SpecReader {
           "[plan] expected one descriptor for each slot of ", made.label);
     made.draw_slot = nb::cast<int64_t>(source.attr("draw_slot"));
     nb::object workspace = source.attr("workspace");
-    if (!workspace.is_none()) made.workspace = arena_slot(workspace[0], workspace[1]);
+    if (!workspace.is_none()) made.workspace = range_slot(workspace[0], workspace[1]);
+    made.steady = nb::cast<bool>(nb::getattr(source, "steady", nb::bool_(false)));
+    nb::object prepared = nb::getattr(source, "prepared", nb::none());
+    if (!prepared.is_none()) {
+      check(made.kernel && made.inputs.size() > 1, "[plan] expected a kernel with weights in ",
+            made.label, ", whose weights are to be kept");
+      made.prepared = range_slot(prepared[0], prepared[1], plan::Slot::Kind::kept);
+    }
     return made;
   }
 
@@ -50,9 +57,10 @@ class SpecReader {
     return made;
   }
 
-  static plan::Slot arena_slot(nb::handle offset, nb::handle bytes) {
+  static plan::Slot range_slot(nb::handle offset, nb::handle bytes,
+                               plan::Slot::Kind kind = plan::Slot::Kind::arena) {
     plan::Slot made;
-    made.kind = plan::Slot::Kind::arena;
+    made.kind = kind;
     made.offset = nb::cast<size_t>(offset);
     made.bytes = nb::cast<size_t>(bytes);
     return made;
@@ -62,7 +70,10 @@ class SpecReader {
     const auto kind = nb::cast<std::string>(nb::object(item[0]));
     plan::Slot made;
     if (kind == "null") return made;
-    if (kind == "arena") return arena_slot(nb::object(item[1]), nb::object(item[2]));
+    if (kind == "arena") return range_slot(nb::object(item[1]), nb::object(item[2]));
+    if (kind == "kept") {
+      return range_slot(nb::object(item[1]), nb::object(item[2]), plan::Slot::Kind::kept);
+    }
     if (kind == "arg") {
       made.kind = plan::Slot::Kind::arg;
       made.index = nb::cast<int32_t>(nb::object(item[1]));
@@ -77,7 +88,8 @@ class SpecReader {
       spec_->constants.push_back(to_array(array, "plan").array);
       wait_to_read(spec_->constants.back());  // so that runs need not acquire its tag
     } else {
-      throw Error("[plan] expected a slot of kind arg, arena, scalar, const or null, got " + kind);
+      throw Error("[plan] expected a slot of kind arg, arena, kept, scalar, const or null, got " +
+                  kind);
     }
     return made;
   }
@@ -103,7 +115,7 @@ plan::Access to_access(const std::string& text) {
 
 void make_plan(PyPlan* self, nb::handle steps, nb::handle arg_descs, nb::handle arg_access,
                int64_t num_scalars, size_t arena_bytes, nb::object phase_ends,
-               const std::string& label) {
+               const std::string& label, size_t kept_bytes) {
   const Entered scope;
   plan::PlanSpec spec;
   SpecReader reader(&spec);
@@ -112,6 +124,7 @@ void make_plan(PyPlan* self, nb::handle steps, nb::handle arg_descs, nb::handle 
   for (nb::handle item : arg_access) spec.access.push_back(to_access(nb::cast<std::string>(item)));
   spec.num_scalars = num_scalars;
   spec.arena_bytes = arena_bytes;
+  spec.kept_bytes = kept_bytes;
   if (!phase_ends.is_none()) {
     for (nb::handle item : phase_ends) spec.phase_ends.push_back(nb::cast<int64_t>(item));
   }
@@ -182,10 +195,12 @@ void define_plan(nb::module_& m) {
   nb::class_<PyPlan>(m, "Plan")
       .def("__init__", make_plan, nb::arg("steps"), nb::arg("arg_descs"), nb::arg("arg_access"),
            nb::arg("num_scalars") = 0, nb::arg("arena_bytes") = 0,
-           nb::arg("phase_ends") = nb::none(), nb::arg("label") = "plan")
+           nb::arg("phase_ends") = nb::none(), nb::arg("label") = "plan",
+           nb::arg("kept_bytes") = 0)
       .def_prop_ro("steps", [](PyPlan& p) { return p.plan->steps().size(); })
       .def_prop_ro("host_calls", [](PyPlan& p) { return p.plan->host_calls(); })
       .def_prop_ro("arena_bytes", [](PyPlan& p) { return p.plan->arena_bytes(); })
+      .def_prop_ro("kept_bytes", [](PyPlan& p) { return p.plan->kept_bytes(); })
       .def_prop_ro("num_draws", [](PyPlan& p) { return p.plan->num_draws(); })
       .def_prop_ro("phases", [](PyPlan& p) { return p.plan->phases(); })
       .def_prop_ro("label", [](PyPlan& p) { return p.plan->label(); })

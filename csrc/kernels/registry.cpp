@@ -18,6 +18,7 @@ void register_index_nd_kernels(Registry&);
 void register_sort_kernels(Registry&);
 void register_random_kernels(Registry&);
 void register_conv_kernels(Registry&);
+void register_few_kernels(Registry&);
 void register_winograd_kernels(Registry&);
 void register_pool_kernels(Registry&);
 void register_matmul_kernels(Registry&);
@@ -100,6 +101,7 @@ void register_plain_kernels(Registry& target) {
     register_sort_kernels(target);
     register_random_kernels(target);
     register_conv_kernels(target);
+    register_few_kernels(target);
     register_winograd_kernels(target);
     register_pool_kernels(target);
     register_matmul_kernels(target);

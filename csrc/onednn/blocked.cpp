@@ -132,7 +132,7 @@ std::unique_ptr<Kernel> build_forward(const Request& r, int threads) {
   if (!desc) return nullptr;
   auto kernel = std::make_unique<SequenceKernel>();
   const Slot x = kernel->read_as(kernel->input(0, p.x.own), desc->src_desc());
-  const Slot w = kernel->read_as(kernel->input(1, p.w_plain), desc->weights_desc());
+  const Slot w = kernel->read_weights(kernel->input(1, p.w_plain), desc->weights_desc());
   const Slot out = kernel->output(0, p.y.own);
   const Slot y = kernel->write_as(out, desc->dst_desc());
   SequenceKernel::Arguments args{{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}};
@@ -158,7 +158,7 @@ std::unique_ptr<Kernel> build_data_grad(const Request& r, int threads) {
   if (!desc) return nullptr;
   auto kernel = std::make_unique<SequenceKernel>();
   const Slot y = kernel->read_as(kernel->input(0, p.y.own), desc->diff_dst_desc());
-  const Slot w = kernel->read_as(kernel->input(1, p.w_plain), desc->weights_desc());
+  const Slot w = kernel->read_weights(kernel->input(1, p.w_plain), desc->weights_desc());
   const Slot out = kernel->output(0, p.x.own);
   const Slot x = kernel->write_as(out, desc->diff_src_desc());
   kernel->step(dnnl::convolution_backward_data(*desc), desc->scratchpad_desc(),

@@ -106,7 +106,8 @@ std::unique_ptr<Kernel> build_forward(const Request& request, const Problem& p, 
   const auto desc = forward_desc(p, bias, orders, user_scratchpad());
   auto kernel = std::make_unique<SequenceKernel>();
   const auto x = kernel->read_as(kernel->input(0, plain_desc(p.x, p.type)), desc.src_desc());
-  const auto w = kernel->read_as(kernel->input(1, plain_desc(p.w, p.type)), desc.weights_desc());
+  const auto plain_w = kernel->input(1, plain_desc(p.w, p.type));
+  const auto w = kernel->read_weights(plain_w, desc.weights_desc());
   const auto out = kernel->output(0, plain_desc(p.y, p.type));
   const auto y = kernel->write_as(out, desc.dst_desc());
   SequenceKernel::Arguments arguments{{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}};
@@ -126,7 +127,8 @@ std::unique_ptr<Kernel> build_data_grad(const Problem& p, Orders orders, int thr
       hint, user_scratchpad());
   auto kernel = std::make_unique<SequenceKernel>();
   const auto y = kernel->read_as(kernel->input(0, plain_desc(p.y, p.type)), desc.diff_dst_desc());
-  const auto w = kernel->read_as(kernel->input(1, plain_desc(p.w, p.type)), desc.weights_desc());
+  const auto plain_w = kernel->input(1, plain_desc(p.w, p.type));
+  const auto w = kernel->read_weights(plain_w, desc.weights_desc());
   const auto out = kernel->output(0, plain_desc(p.x, p.type));
   const auto x = kernel->write_as(out, desc.diff_src_desc());
   kernel->step(dnnl::convolution_backward_data(desc), desc.scratchpad_desc(),

@@ -37,6 +37,18 @@ SequenceKernel::Slot SequenceKernel::read_as(Slot slot, const memory::desc& want
   return copy;
 }
 
+SequenceKernel::Slot SequenceKernel::read_weights(Slot slot, const memory::desc& wanted) {
+  const size_t first = steps_.size(), scratchpads = scratchpads_.size();
+  const Slot copy = read_as(slot, wanted);
+  if (copy == slot || scratchpads_.size() != scratchpads) return copy;
+  weights_ = slot;
+  weights_copy_ = copy;
+  weights_begin_ = first;
+  weights_end_ = steps_.size();
+  prepared_bytes = aligned(wanted.get_size());
+  return copy;
+}
+
 SequenceKernel::Slot SequenceKernel::write_as(Slot slot, const memory::desc& wanted) {
   return slots_[slot].desc == wanted ? slot : scratch(wanted);
 }
@@ -116,13 +128,33 @@ void SequenceKernel::run(const kernels::Buffers& buffers, const kernels::RunCont
                      : static_cast<char*>(buffers.workspace) + slot.position;
     dnnl_memory_set_data_handle(objects->memories[i].get(), data);
   }
+  size_t first = 0;
+  if (buffers.prepared && weights_copy_ >= 0) {
+    dnnl_memory_set_data_handle(objects->memories[weights_copy_].get(),
+                                const_cast<void*>(buffers.prepared));
+    execute(0, weights_begin_, *objects);
+    first = weights_end_;
+  }
+  execute(first, steps_.size(), *objects);
+  give_back(std::move(objects));
+}
+
+void SequenceKernel::prepare_weights(const void* weights, void* prepared) const {
+  const ThreadScope scope(threads);
+  auto objects = take();
+  dnnl_memory_set_data_handle(objects->memories[weights_].get(), const_cast<void*>(weights));
+  dnnl_memory_set_data_handle(objects->memories[weights_copy_].get(), prepared);
+  execute(weights_begin_, weights_end_, *objects);
+  give_back(std::move(objects));
+}
+
+void SequenceKernel::execute(size_t first, size_t last, Objects& objects) const {
   dnnl_status_t status = dnnl_success;
-  for (size_t i = 0; i < steps_.size() && status == dnnl_success; ++i) {
-    const auto& list = objects->arguments[i];
-    status = dnnl_primitive_execute(steps_[i].primitive.get(), objects->stream.get(),
+  for (size_t i = first; i < last && status == dnnl_success; ++i) {
+    const auto& list = objects.arguments[i];
+    status = dnnl_primitive_execute(steps_[i].primitive.get(), objects.stream.get(),
                                     static_cast<int>(list.size()), list.data());
   }
-  give_back(std::move(objects));
   check(status == dnnl_success, "[", implementation, "] expected success, got oneDNN status ",
         static_cast<int>(status));
 }

@@ -25,6 +25,8 @@ class SequenceKernel : public Kernel {
 
   // `slot` in the order `wanted`: itself, or a scratch copy that a reorder fills.
   Slot read_as(Slot slot, const memory::desc& wanted);
+  // The same for input 1, the weights, whose copy a caller may keep (Kernel::prepare_weights).
+  Slot read_weights(Slot slot, const memory::desc& wanted);
   // Where a primitive that writes `wanted` puts what `slot` gets: itself or a scratch tensor.
   // Call store() after that primitive's step.
   Slot write_as(Slot slot, const memory::desc& wanted);
@@ -34,6 +36,7 @@ class SequenceKernel : public Kernel {
   void finish(const std::string& name, int thread_count, double flops);
 
   void run(const kernels::Buffers& buffers, const kernels::RunContext& context) const override;
+  void prepare_weights(const void* weights, void* prepared) const override;
   SequenceKernel();
   ~SequenceKernel() override;
 
@@ -52,6 +55,7 @@ class SequenceKernel : public Kernel {
 
   Slot add(Place place, size_t position, const memory::desc& desc);
   void reorder(Slot from, Slot to);
+  void execute(size_t first, size_t last, Objects& objects) const;
   std::unique_ptr<Objects> take() const;
   std::unique_ptr<Objects> make_objects() const;
   void give_back(std::unique_ptr<Objects> objects) const;
@@ -60,6 +64,9 @@ class SequenceKernel : public Kernel {
   std::vector<Step> steps_;
   std::vector<std::pair<int, memory::desc>> scratchpads_;  // of steps, placed by finish()
   size_t scratch_bytes_ = 0;
+  // Weights and their copy, made by the steps [weights_begin_, weights_end_); -1 = no copy.
+  Slot weights_ = -1, weights_copy_ = -1;
+  size_t weights_begin_ = 0, weights_end_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Objects>> free_;
 };

@@ -42,10 +42,16 @@ void Chunk::pin_plain() {
   pinned_.store(true, std::memory_order_relaxed);
 }
 
+void Chunk::share_plain() {
+  pin_plain();
+  shared_.store(true, std::memory_order_relaxed);
+}
+
 ChunkRef Chunk::fresh(const ChunkRef& other) {
   auto made = std::make_shared<Chunk>(other->block(), other->bytes(), other->device());
   made->layout_.store(other->layout().id, std::memory_order_relaxed);
   made->pinned_.store(other->pinned_plain(), std::memory_order_relaxed);
+  made->shared_.store(other->shared(), std::memory_order_relaxed);
   made->version_.store(other->version(), std::memory_order_relaxed);
   return made;
 }

@@ -45,6 +45,10 @@ class Chunk {
   // Storage with a live view, a DLPack export or foreign memory stays plain for ever.
   void pin_plain();
   bool pinned_plain() const { return pinned_.load(std::memory_order_relaxed); }
+  // For an export or foreign memory: pinned, and others may write it without pushing, so that its
+  // version says nothing.
+  void share_plain();
+  bool shared() const { return shared_.load(std::memory_order_relaxed); }
 
   // Over the same memory as `other`, with a tag of its own: for handles inside a callback whose
   // task already holds the other's tag.
@@ -62,6 +66,7 @@ class Chunk {
   std::atomic<uint32_t> write_site_{0};
   std::atomic<uint32_t> layout_{0};
   std::atomic<bool> pinned_{false};
+  std::atomic<bool> shared_{false};
 };
 using ChunkRef = std::shared_ptr<Chunk>;
 

@@ -120,6 +120,13 @@ void Binding::check_layouts() const {
   }
 }
 
+Stamps Binding::stamps() const {
+  Stamps stamps;
+  stamps.reserve(plan_->kept_args().size());
+  for (const int32_t arg : plan_->kept_args()) stamps.push_back(stamp_of(*args_[arg].chunk));
+  return stamps;
+}
+
 std::vector<Binding::Claim> Binding::make_claims(int phase) const {
   const auto& uses = plan_->uses(phase);
   std::vector<Claim> claims;

@@ -48,7 +48,8 @@ void Plan::flatten() {
 
 void Plan::append_nested(const Step& outer, std::vector<Step>* flat) {
   const Plan& nested = *outer.nested;
-  check(nested.phases() == 1, "[plan] expected a nested plan of one phase in ", outer.label);
+  check(nested.phases() == 1 && nested.kept_bytes() == 0,
+        "[plan] expected a nested plan of one phase that keeps nothing in ", outer.label);
   check(nested.arg_descs().size() == outer.inputs.size() + outer.outputs.size(), "[plan] expected ",
         nested.arg_descs().size(), " inputs and outputs for the nested plan ", outer.label,
         ", got ", outer.inputs.size() + outer.outputs.size());
@@ -88,6 +89,7 @@ Slot Plan::outer_slot(const Slot& slot, const Step& outer, size_t arena_base,
       made.index = scalar_buffer(buffer.index, buffer.dtype);
       return made;
     }
+    case Slot::Kind::kept:
     case Slot::Kind::null:
       break;
   }
@@ -111,6 +113,7 @@ void Plan::analyse() {
   for (int phase = 0; phase < phases(); ++phase) {
     for (int64_t i = phase_begin(phase); i < phase_end(phase); ++i) analyse_step(i, phase);
   }
+  if (spec_.kept_bytes) analyse_kept();
   for (const ScalarBuffer& buffer : spec_.scalars) {
     check(buffer.index >= 0 && buffer.index < spec_.num_scalars, "[plan] expected scalars below ",
           spec_.num_scalars, ", got slot ", buffer.index);
@@ -132,10 +135,39 @@ void Plan::check_slot(const Step& step, const Slot& slot, bool output) const {
           "[plan] expected access 'w' or 'rw' for argument ", slot.index, ", which ", step.label,
           " writes, got 'r'");
   }
+  if (slot.kind == Slot::Kind::kept) {
+    check(slot.offset + slot.bytes <= spec_.kept_bytes && slot.offset % storage::kAlignment == 0,
+          "[plan] expected an aligned range inside the ", spec_.kept_bytes,
+          " bytes that are kept, got offset ", slot.offset, " and ", slot.bytes, " bytes in ",
+          step.label);
+  }
   if (slot.kind == Slot::Kind::arena) {
     check(slot.offset + slot.bytes <= spec_.arena_bytes && slot.offset % storage::kAlignment == 0,
           "[plan] expected an aligned range inside the arena of ", spec_.arena_bytes,
           " bytes, got offset ", slot.offset, " and ", slot.bytes, " bytes in ", step.label);
+  }
+}
+
+// One phase whose last step writes an argument: then no two runs of a binding overlap, because the
+// tag of that argument is held to the end.
+void Plan::analyse_kept() {
+  const auto is_arg = [](const Slot& slot) { return slot.kind == Slot::Kind::arg; };
+  const auto& last = spec_.steps.back().outputs;
+  check(phases() == 1 && std::any_of(last.begin(), last.end(), is_arg),
+        "[plan] expected one phase that ends by writing an argument of a plan that keeps values");
+  for (const Step& step : spec_.steps) {
+    check(!step.steady || step.kernel, "[plan] expected a native step to be steady, got ",
+          step.label);
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      const bool used = step.steady || (step.prepared.kind == Slot::Kind::kept && i == 1);
+      if (used && is_arg(step.inputs[i])) kept_args_.push_back(step.inputs[i].index);
+    }
+  }
+  std::sort(kept_args_.begin(), kept_args_.end());
+  kept_args_.erase(std::unique(kept_args_.begin(), kept_args_.end()), kept_args_.end());
+  for (const int32_t arg : kept_args_) {
+    check(spec_.access[arg] == Access::read, "[plan] expected argument ", arg,
+          " not to be written, as values made of it are kept");
   }
 }
 
@@ -144,6 +176,7 @@ void Plan::analyse_step(int64_t number, int phase) {
   step.first_pointer = pointer_count_;
   pointer_count_ += step.inputs.size() + step.outputs.size();
   check_slot(step, step.workspace, false);
+  check_slot(step, step.prepared, false);
   auto& uses = uses_[phase];
   for (const Slot& slot : step.inputs) {
     check_slot(step, slot, false);

@@ -33,11 +33,11 @@ class HostCall {
 
 // Where a step finds a buffer.
 struct Slot {
-  enum class Kind : uint8_t { null, arg, arena, scalar, constant };
+  enum class Kind : uint8_t { null, arg, arena, scalar, constant, kept };
   Kind kind = Kind::null;
   int32_t index = 0;             // of the argument, the scalar buffer or the constant
-  size_t offset = 0;             // arena
-  size_t bytes = 0;              // arena
+  size_t offset = 0;             // arena, kept
+  size_t bytes = 0;              // arena, kept
   DType dtype = DType::float32;  // scalar
 };
 
@@ -54,6 +54,8 @@ struct Step {
   std::vector<Desc> output_descs;
   Slot workspace;
   int64_t draw_slot = -1;
+  bool steady = false;  // depends on parameters alone: skipped while what it made is kept
+  Slot prepared;        // where the kernel's form of its weights (input 1) is kept
   std::string label;
   size_t first_pointer = 0;  // this step's place in the run's pointer table: inputs, then outputs
 };
@@ -82,6 +84,7 @@ struct PlanSpec {
   std::vector<ScalarBuffer> scalars;
   int64_t num_scalars = 0;
   size_t arena_bytes = 0;
+  size_t kept_bytes = 0;  // see kept.h
   std::vector<int64_t> phase_ends;
   std::string label;
 };
@@ -101,6 +104,9 @@ class Plan {
   int64_t num_draws() const { return num_draws_; }
   int64_t host_calls() const { return host_calls_; }
   size_t arena_bytes() const { return spec_.arena_bytes; }
+  size_t kept_bytes() const { return spec_.kept_bytes; }
+  // Arguments that what is kept is made of.
+  const std::vector<int32_t>& kept_args() const { return kept_args_; }
   size_t pointer_count() const { return pointer_count_; }
   Device device() const { return device_; }
 
@@ -121,12 +127,14 @@ class Plan {
   void analyse();
   void check_slot(const Step& step, const Slot& slot, bool output) const;
   void analyse_step(int64_t number, int phase);
+  void analyse_kept();
   int32_t scalar_buffer(int32_t index, DType dtype);
 
   PlanSpec spec_;
   std::vector<std::vector<ArgUse>> uses_;
   std::vector<int> threads_;
   std::vector<bool> phase_hosts_;
+  std::vector<int32_t> kept_args_;
   int64_t num_draws_ = 0;
   int64_t host_calls_ = 0;
   size_t pointer_count_ = 0;

@@ -30,6 +30,9 @@ class Run final : public engine::Task {
   void run(engine::TaskContext& context) override;
   std::string describe() const override { return failed_ ? *failed_ : plan().label(); }
 
+  // After the writes of the run itself were declared, right before it is pushed.
+  void take_stamps() { stamps_ = binding_->stamps(); }
+
   // Steps until the lane has to change or the phase ends. `python`: this is the python lane.
   // `this` may be gone when it returns. Never throws.
   void proceed(bool python);
@@ -44,7 +47,8 @@ class Run final : public engine::Task {
                                        const std::vector<Desc>& descs, size_t first) const;
   kernels::RunContext context_of(const Step& step) const;
   void native_steps();
-  void run_native(const Step& step, const kernels::Buffers& buffers);
+  void run_native(const Step& step, kernels::Buffers buffers);
+  void run_kernel(const Step& step, kernels::Buffers buffers);
   void step_done();
   bool host_step();
   void host_done(std::exception_ptr error);
@@ -63,6 +67,9 @@ class Run final : public engine::Task {
   size_t next_claim_ = 0;
   std::vector<void*> pointers_;
   storage::BlockRef arena_;
+  Stamps stamps_;
+  char* kept_ = nullptr;
+  bool holds_ = false;  // what is kept need not be made
   engine::TaskContext* context_ = nullptr;
   std::shared_ptr<engine::Completion> completion_;
   const std::string* failed_ = nullptr;
@@ -134,6 +141,10 @@ void Run::resolve_pointers() {
   } else if (bytes) {
     arena_ = storage::allocate(bytes);
   }
+  if (plan().kept_bytes()) {
+    kept_ = binding_->kept().memory(plan().kept_bytes());
+    holds_ = binding_->kept().holds(stamps_);
+  }
   pointers_.resize(plan().pointer_count());
   for (int64_t i = position_; i < end_; ++i) {
     const Step& step = plan().steps()[i];
@@ -153,6 +164,8 @@ void* Run::resolve(const Slot& slot) {
       return (many_scalars_.empty() ? few_scalars_.data() : many_scalars_.data()) + slot.index;
     case Slot::Kind::constant:
       return plan().constants()[slot.index].data();
+    case Slot::Kind::kept:
+      return kept_ + slot.offset;
     case Slot::Kind::null:
       break;
   }
@@ -202,7 +215,7 @@ void Run::native_steps() {
     buffers.out = place + step.inputs.size();
     if (step.workspace.kind == Slot::Kind::arena) buffers.workspace = resolve(step.workspace);
     try {
-      run_native(step, buffers);
+      if (!holds_ || !step.steady) run_native(step, buffers);
     } catch (...) {
       failed_ = &step.label;
       throw;
@@ -211,10 +224,19 @@ void Run::native_steps() {
   }
 }
 
-void Run::run_native(const Step& step, const kernels::Buffers& buffers) {
-  if (!times_) return step.kernel->run(buffers, context_of(step));
-  const double start = now(step.kernel->threads == 1);
+void Run::run_kernel(const Step& step, kernels::Buffers buffers) {
+  if (step.prepared.kind == Slot::Kind::kept) {
+    void* prepared = resolve(step.prepared);
+    if (!holds_) step.kernel->prepare_weights(buffers.in[1], prepared);
+    buffers.prepared = prepared;
+  }
   step.kernel->run(buffers, context_of(step));
+}
+
+void Run::run_native(const Step& step, kernels::Buffers buffers) {
+  if (!times_) return run_kernel(step, buffers);
+  const double start = now(step.kernel->threads == 1);
+  run_kernel(step, buffers);
   (*times_)[static_cast<size_t>(position_ - plan().phase_begin(phase_))] =
       now(step.kernel->threads == 1) - start;
 }
@@ -222,7 +244,10 @@ void Run::run_native(const Step& step, const kernels::Buffers& buffers) {
 // Lets go of every tag whose last step this was; what the last step touches ends with the task.
 void Run::step_done() {
   binding_->count_step();
-  if (position_ + 1 == end_) return;
+  if (position_ + 1 == end_) {
+    if (kept_ && !holds_) binding_->kept().filled(std::move(stamps_));
+    return;
+  }
   const auto& claims = binding_->claims(phase_);
   while (next_claim_ < claims.size() && claims[next_claim_].last_step <= position_) {
     context_->release(binding_->args()[claims[next_claim_++].arg].chunk->tag());
@@ -379,6 +404,7 @@ uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
   auto run = std::make_unique<Run>(binding, options, rng);
   run->held_bytes = held_bytes(*binding, options.phase, options.transient);
   declare(run.get(), *binding, options.phase);
+  run->take_stamps();
   engine().push(std::move(run));
   return rng.next;
 }

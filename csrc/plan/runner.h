@@ -17,6 +17,7 @@
 
 #include "engine/engine.h"
 #include "plan/array.h"
+#include "plan/kept.h"
 #include "plan/plan.h"
 #include "plan/runtime.h"
 
@@ -93,6 +94,10 @@ class Binding {
   const std::vector<Array>& args() const { return args_; }
   const ArenaRef& arena() const { return arena_; }
   void check_layouts() const;
+  // For the run that is going on.
+  Kept& kept() const { return kept_; }
+  // Versions of the arguments that the plan keeps values of, for a run that is being pushed.
+  Stamps stamps() const;
   void count_step() const { executed_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t executed_steps() const { return executed_.load(std::memory_order_relaxed); }
 
@@ -114,6 +119,7 @@ class Binding {
   ArenaRef arena_;
   std::vector<std::vector<Claim>> claims_;  // by last step
   mutable std::atomic<uint64_t> executed_{0};
+  mutable Kept kept_;
 };
 using BindingRef = std::shared_ptr<const Binding>;
 

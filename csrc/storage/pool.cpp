@@ -1,6 +1,5 @@
 // The pool behind allocate(): blocks are rounded up to size buckets and kept for reuse.
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +14,6 @@
 namespace mixflow::storage {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = 2 * kHugePage;  // smaller blocks gain nothing from huge pages
 // Before a block this large is asked for, a few small ones kept for reuse go back: what initial
 // values and the like have left would add to the peak of the whole run.
 constexpr size_t kLarge = size_t{256} << 20;
@@ -32,12 +29,11 @@ size_t bucket_of(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// Huge pages are not asked for: measured on training steps of AlexNet, VGG-11 and ResNet-50 they
+// changed nothing but the first touch, which took a third longer.
 void* system_allocate(size_t bytes) {
   void* data = nullptr;
-  const bool huge = bytes >= kHugeFrom;
-  if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0) return nullptr;
-  if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // a hint: failure changes nothing
-  return data;
+  return posix_memalign(&data, kAlignment, bytes) == 0 ? data : nullptr;
 }
 
 size_t quarter_of_memory() {

@@ -92,6 +92,8 @@ class StepSpec(Protocol):
     workspace: tuple[int, int] | None  #: (offset, bytes) in the arena
     draw_slot: int
     label: str  #: operator and shapes, for errors and profiles
+    steady: bool  #: left out while what it makes of parameters is kept; may be absent
+    prepared: tuple[int, int] | None  #: (offset, bytes) of kept weights; may be absent
 
 
 class Plan(Protocol):
@@ -146,6 +148,7 @@ class Core(Protocol):
 
     Array: Any  #: a type
     Plan: type  #: Plan(steps, arg_descs, arg_access, num_scalars, arena_bytes, phase_ends, label)
+    #: kept_bytes, a further argument, is understood by the compiled core only
     #  arg_access[i]: 'r', 'w' (fully overwritten) or 'rw'; phase_ends: step counts, e.g. [10, 25]
     #: Arena(device): grows to the largest plan bound; `.bytes`, `.owner` (last user's label)
     Arena: type

@@ -181,7 +181,8 @@ class Executor:
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
         backend = default_backend()
         ready = finish(lowered, backend=backend)
-        return build_plan(ready, backend, self._ctx.key, "arena", 0, label, saving)
+        keep = not train and not backward
+        return build_plan(ready, backend, self._ctx.key, "arena", 0, label, saving, keep)
 
     def _heads(self) -> list[NDArray]:
         """Head gradients: arrays of ones until the user gives others."""

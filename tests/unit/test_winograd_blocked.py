@@ -29,7 +29,7 @@ def check(op: str, params: dict[str, Any], ins: list[np.ndarray]) -> None:
     asked = native.attributes({**params, "winograd": 4})
     descs = [[Desc(0, a.shape) for a in arrays] for arrays in (ins, want)]
     kernel = core.prepare(op, asked, *descs, 2)
-    assert kernel.implementation == "winograd:f4"
+    assert kernel.implementation in ("winograd:f4", "winograd:f4k5")
     outs = [core.empty(w.shape, 0, CPU) for w in want]
     core.run_kernel(kernel, [core.from_numpy(a, CPU) for a in ins], outs)
     for got, expected in zip(outs, want, strict=True):
@@ -58,6 +58,17 @@ def test_data_gradient(block: int) -> None:
 def test_weight_gradient_with_the_gradient_of_the_bias(block: int, bias: bool) -> None:
     dy, x = draw(2, 32 // block, 13, 10, block), draw(2, 16 // block, 13, 10, block)
     check("blocked_conv_weight_grad", {**HOW, "shape": WEIGHT, "bias": bias}, [dy, x])
+
+
+def test_five_by_five() -> None:
+    how, weight = {**HOW, "pad": (2, 2)}, draw(32, 16, 5, 5)
+    x, dy = draw(2, 1, 13, 10, 16), draw(2, 2, 13, 10, 16)
+    ends = {"y_block": 16, "bias": True, "add": False, "relu": True}
+    check("blocked_conv", {**how, **ends}, [x, weight, draw(32)])
+    check(
+        "blocked_conv_data_grad", {**how, "shape": (2, 16, 13, 10), "x_block": 16}, [dy, weight]
+    )
+    check("blocked_conv_weight_grad", {**how, "shape": weight.shape, "bias": True}, [dy, x])
 
 
 def test_an_addend_is_left_to_others() -> None:

@@ -32,9 +32,10 @@ inline void forward_tile(const float* a, int64_t a_step, const float* b, int64_t
   vec<float> left[kTileRows], right[kTileRows];
 #pragma GCC unroll 14
   for (int r = 0; r < kTileRows; ++r) left[r] = right[r] = vec<float>{};
-  for (int64_t block = 0; block < depth; ++block) {
+  for (int64_t first = 0; first < depth; first += kWide) {
+    const int64_t lanes = depth - first < kWide ? depth - first : kWide;
 #pragma GCC unroll 2
-    for (int64_t lane = 0; lane < kWide; ++lane) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
       const vec<float> b0 = load(b), b1 = load(b + kWide);
 #pragma GCC unroll 14
       for (int r = 0; r < kTileRows; ++r) {
@@ -73,7 +74,7 @@ inline void grad_tile(const float* a, const float* b, int64_t b_step, int64_t de
 WinogradIsa winograd_isa() { return {kWide, kTileRows}; }
 
 void winograd_product(const WinogradProduct& p) {
-  const int64_t panel_size = p.depth * kWide * 2 * kWide;
+  const int64_t panel_size = (p.depth + kWide - 1) / kWide * kWide * 2 * kWide;
   for (int64_t panel = 0; panel < p.panels; ++panel) {
     const float* b = p.b + panel * panel_size;
     float* c = p.c + 2 * panel * p.c_step;
@@ -88,7 +89,7 @@ void winograd_product_grad(const WinogradProduct& p) {
   for (int64_t panel = 0; panel < p.panels; ++panel) {
     const float* b = p.b + 2 * panel * p.b_step;
     float* c = p.c + 2 * panel * p.c_step;
-    for (int64_t row = 0; row < p.rows * kWide; row += kGradRows) {
+    for (int64_t row = 0; row < p.rows; row += kGradRows) {
       const float* a = p.a + row / kWide * p.a_step + row % kWide;
       grad_tile(a, b, p.b_step, p.depth, c + row * kWide, p.c_step, p.accumulate);
     }

@@ -10,43 +10,25 @@ namespace {
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// F(2, 3): points 0, 1, -1 and infinity.
-struct F2 {
-  static constexpr int kSide = 2, kPoints = 4;
+// The product of all (x^2 - p^2) at work: a tile of n values takes the points 0, infinity and the
+// pairs +-1, +-2, +-1/2, as many as n needs. `input` evaluates the polynomials that miss one point.
+template <int n>
+struct Tile;
+
+template <>
+struct Tile<4> {
+  static constexpr float kZero = 1.0f, kPair[] = {0.5f};
   static void input(const Lanes* d, Lanes* o) {
     o[0] = d[0] - d[2];
     o[1] = d[1] + d[2];
     o[2] = d[2] - d[1];
-    o[3] = d[1] - d[3];
-  }
-  static void output(const Lanes* m, Lanes* o) {
-    o[0] = m[0] + m[1] + m[2];
-    o[1] = m[1] - m[2] - m[3];
-  }
-  static void output_grad(const Lanes* y, Lanes* o) {
-    o[0] = y[0];
-    o[1] = y[0] + y[1];
-    o[2] = y[0] - y[1];
-    o[3] = -y[1];
-  }
-  static void weights(const Lanes* g, Lanes* o) {
-    const Lanes even = 0.5f * (g[0] + g[2]), odd = 0.5f * g[1];
-    o[0] = g[0];
-    o[1] = even + odd;
-    o[2] = even - odd;
-    o[3] = g[2];
-  }
-  static void weights_grad(const Lanes* u, Lanes* o) {
-    const Lanes sum = 0.5f * (u[1] + u[2]);
-    o[0] = u[0] + sum;
-    o[1] = 0.5f * (u[1] - u[2]);
-    o[2] = sum + u[3];
+    o[3] = d[3] - d[1];
   }
 };
 
-// F(4, 3): points 0, 1, -1, 2, -2 and infinity.
-struct F4 {
-  static constexpr int kSide = 4, kPoints = 6;
+template <>
+struct Tile<6> {
+  static constexpr float kZero = 0.25f, kPair[] = {-1.0f / 6, 1.0f / 24};
   static void input(const Lanes* d, Lanes* o) {
     const Lanes a = d[4] - 4.0f * d[2], b = d[3] - 4.0f * d[1];
     const Lanes c = d[4] - d[2], e = 2.0f * (d[3] - d[1]);
@@ -57,38 +39,83 @@ struct F4 {
     o[4] = c - e;
     o[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];
   }
-  static void output(const Lanes* m, Lanes* o) {
-    const Lanes a = m[1] + m[2], b = m[1] - m[2], c = m[3] + m[4], e = m[3] - m[4];
-    o[0] = m[0] + a + c;
-    o[1] = b + 2.0f * e;
-    o[2] = a + 4.0f * c;
-    o[3] = b + 8.0f * e + m[5];
-  }
-  static void output_grad(const Lanes* y, Lanes* o) {
-    const Lanes a = y[0] + y[2], b = y[1] + y[3];
-    const Lanes c = y[0] + 4.0f * y[2], e = 2.0f * y[1] + 8.0f * y[3];
-    o[0] = y[0];
+};
+
+template <>
+struct Tile<8> {
+  static constexpr float kZero = 1.0f, kPair[] = {-2.0f / 9, 1.0f / 90, 32.0f / 45};
+  static void input(const Lanes* d, Lanes* o) {
+    const Lanes a = d[6] - 4.25f * d[4] + d[2], b = d[5] - 4.25f * d[3] + d[1];
+    const Lanes c = d[6] - 1.25f * d[4] + 0.25f * d[2];
+    const Lanes e = 2.0f * d[5] - 2.5f * d[3] + 0.5f * d[1];
+    const Lanes f = d[6] - 5.0f * d[4] + 4.0f * d[2];
+    const Lanes g = 0.5f * d[5] - 2.5f * d[3] + 2.0f * d[1];
+    o[0] = d[0] - d[6] + 5.25f * (d[4] - d[2]);
     o[1] = a + b;
     o[2] = a - b;
     o[3] = c + e;
     o[4] = c - e;
-    o[5] = y[3];
+    o[5] = f + g;
+    o[6] = f - g;
+    o[7] = d[7] - d[1] + 5.25f * (d[3] - d[5]);
   }
+};
+
+// Powers 0 to 4 of the positive points.
+constexpr float kPowers[3][5] = {
+    {1, 1, 1, 1, 1}, {1, 2, 4, 8, 16}, {1, 0.5f, 0.25f, 0.125f, 0.0625f}};
+
+// A polynomial of `size` terms at the points: o[0] = v[0] * first, o[+-p] = scale(p) * (even terms
+// of v(p) +- odd terms), o[last] = v[size - 1].
+template <int pairs, int size>
+inline void evaluate(const Lanes* v, float first, const float* scale, Lanes* o) {
+  o[0] = first * v[0];
+#pragma GCC unroll 3
+  for (int q = 0; q < pairs; ++q) {
+    Lanes even = scale[q] * v[0], odd{};
+#pragma GCC unroll 8
+    for (int k = 1; k < size; ++k) (k % 2 ? odd : even) += scale[q] * kPowers[q][k] * v[k];
+    o[1 + 2 * q] = even + odd;
+    o[2 + 2 * q] = even - odd;
+  }
+  o[1 + 2 * pairs] = v[size - 1];
+}
+
+// The transposed map: from values at the points to `size` sums.
+template <int pairs, int size>
+inline void interpolate(const Lanes* m, float first, const float* scale, Lanes* o) {
+  Lanes even[pairs], odd[pairs];
+#pragma GCC unroll 3
+  for (int q = 0; q < pairs; ++q) {
+    even[q] = m[1 + 2 * q] + m[2 + 2 * q];
+    odd[q] = m[1 + 2 * q] - m[2 + 2 * q];
+  }
+#pragma GCC unroll 8
+  for (int k = 0; k < size; ++k) {
+    Lanes sum = k == 0 ? first * m[0] : Lanes{};
+#pragma GCC unroll 3
+    for (int q = 0; q < pairs; ++q) sum += scale[q] * kPowers[q][k] * (k % 2 ? odd : even)[q];
+    o[k] = k == size - 1 ? sum + m[1 + 2 * pairs] : sum;
+  }
+}
+
+// F(side, taps), one axis of it.
+template <int side, int taps>
+struct F {
+  static constexpr int kSide = side, kTaps = taps, kPoints = side + taps - 1;
+  static constexpr int kPairs = (kPoints - 2) / 2;
+  static constexpr int64_t kTilesWide = (kWinogradColumns - taps + 1) / side;
+  using Points = Tile<kPoints>;
+  static constexpr float kOnes[] = {1, 1, 1};
+
+  static void input(const Lanes* d, Lanes* o) { Points::input(d, o); }
+  static void output(const Lanes* m, Lanes* o) { interpolate<kPairs, side>(m, 1, kOnes, o); }
+  static void output_grad(const Lanes* y, Lanes* o) { evaluate<kPairs, side>(y, 1, kOnes, o); }
   static void weights(const Lanes* g, Lanes* o) {
-    const Lanes a = (-1.0f / 6) * (g[0] + g[2]), b = (1.0f / 6) * g[1];
-    const Lanes c = (1.0f / 24) * g[0] + (1.0f / 6) * g[2], e = (1.0f / 12) * g[1];
-    o[0] = 0.25f * g[0];
-    o[1] = a - b;
-    o[2] = a + b;
-    o[3] = c + e;
-    o[4] = c - e;
-    o[5] = g[2];
+    evaluate<kPairs, taps>(g, Points::kZero, Points::kPair, o);
   }
   static void weights_grad(const Lanes* u, Lanes* o) {
-    const Lanes a = (1.0f / 6) * (u[1] + u[2]), c = u[3] + u[4];
-    o[0] = 0.25f * u[0] - a + (1.0f / 24) * c;
-    o[1] = (1.0f / 6) * (u[2] - u[1]) + (1.0f / 12) * (u[3] - u[4]);
-    o[2] = (1.0f / 6) * c - a + u[5];
+    interpolate<kPairs, taps>(u, Points::kZero, Points::kPair, o);
   }
 };
 
@@ -97,32 +124,32 @@ struct F4 {
 template <int from, int to, class Transform, class Load, class Store>
 inline void both_ways(const Transform& transform, const Load& load_at, const Store& store_at) {
   Lanes middle[to][from];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int col = 0; col < from; ++col) {
     Lanes in[from], out[to];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int row = 0; row < from; ++row) in[row] = load_at(row, col);
     transform(in, out);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int row = 0; row < to; ++row) middle[row][col] = out[row];
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int row = 0; row < to; ++row) {
     Lanes out[to];
     transform(middle[row], out);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int col = 0; col < to; ++col) store_at(row, col, out[col]);
   }
 }
 
 // Calls body(image, tile row, tile column, tiles, index in the block) for each run of neighbours.
-template <class Body>
+template <class F, class Body>
 void for_runs(const WinogradTiles& t, const Body& body) {
   const WinogradPlane& p = t.plane;
   for (int64_t done = 0; done < t.count;) {
     const int64_t tile = t.first + done;
     const int64_t col = tile % p.tile_cols, row = tile / p.tile_cols % p.tile_rows;
-    const int64_t width = least(least(kWinogradTilesWide, p.tile_cols - col), t.count - done);
+    const int64_t width = least(least(F::kTilesWide, p.tile_cols - col), t.count - done);
     body(tile / p.tile_cols / p.tile_rows, row, col, width, done);
     done += width;
   }
@@ -223,9 +250,9 @@ void input(const WinogradTiles& t, const float* x) {
   const int64_t step = t.point_step;
   for (int64_t block = t.block_begin; block < t.block_end; ++block) {
     float* base = t.points + block * t.rows * kWide;
-    for_runs(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+    for_runs<F>(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
       const Window w(t.plane, image, block * kWide, row * F::kSide + t.plane.shift,
-                     col * F::kSide + t.plane.shift_x, F::kPoints, tiles * F::kSide + 2);
+                     col * F::kSide + t.plane.shift_x, F::kPoints, tiles * F::kSide + F::kTaps - 1);
       gather(t.plane, w, x, t.strip);
       for (int64_t i = 0; i < tiles; ++i) {
         const float* from = t.strip + i * F::kSide * kWide;
@@ -243,7 +270,7 @@ void output_grad(const WinogradTiles& t, const float* dy) {
   const int64_t step = t.point_step;
   for (int64_t block = t.block_begin; block < t.block_end; ++block) {
     float* base = t.points + block * t.rows * kWide;
-    for_runs(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+    for_runs<F>(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
       const Window w(t.plane, image, block * kWide, row * F::kSide, col * F::kSide, F::kSide,
                      tiles * F::kSide);
       gather(t.plane, w, dy, t.strip);
@@ -271,7 +298,7 @@ void output(const WinogradTiles& t, const float* bias, bool relu, float* y) {
   for (int64_t block = t.block_begin; block < t.block_end; ++block) {
     const float* base = t.points + block * t.rows * kWide;
     const Lanes add = bias_of(bias, block * kWide, t.plane.channels);
-    for_runs(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
+    for_runs<F>(t, [&](int64_t image, int64_t row, int64_t col, int64_t tiles, int64_t index) {
       const Window w(t.plane, image, block * kWide, row * F::kSide, col * F::kSide, F::kSide,
                      tiles * F::kSide);
       for (int64_t i = 0; i < tiles; ++i) {
@@ -293,21 +320,22 @@ void output(const WinogradTiles& t, const float* bias, bool relu, float* y) {
 
 template <class F>
 void weights(const WinogradWeights& t, const float* w, float* points) {
+  constexpr int taps = F::kTaps * F::kTaps;
   for (int64_t block = t.begin; block < t.end; ++block) {
     const int64_t filters = most(0, least(kWide, t.filters - block * kWide));
     for (int64_t d = 0; d < t.depth_padded; ++d) {
       if (d >= t.depth) {
-        clear(t.strip, 9);
+        clear(t.strip, taps);
       } else {
         rows_to_lanes(w + block * kWide * t.filter_step + d * t.depth_step, t.filter_step, filters,
-                      9, t.strip);
+                      taps, t.strip);
       }
       float* to = points + block / 2 * t.block_step + block % 2 * kWide + d * t.row_step;
-      both_ways<3, F::kPoints>(
+      both_ways<F::kTaps, F::kPoints>(
           F::weights,
           [&](int r, int c) {
-            const int tap = r * 3 + c;
-            return load(t.strip + (t.rotate ? 8 - tap : tap) * kWide);
+            const int tap = r * F::kTaps + c;
+            return load(t.strip + (t.rotate ? taps - 1 - tap : tap) * kWide);
           },
           [&](int r, int c, Lanes v) { put(to + (r * F::kPoints + c) * t.point_step, v); });
     }
@@ -316,38 +344,46 @@ void weights(const WinogradWeights& t, const float* w, float* points) {
 
 template <class F>
 void weights_grad(const WinogradWeights& t, const float* points, float* dw) {
+  constexpr int taps = F::kTaps * F::kTaps;
   for (int64_t block = t.begin; block < t.end; ++block) {
     const int64_t filters = least(kWide, t.filters - block * kWide);
     for (int64_t d = 0; d < t.depth; ++d) {
       const float* from = points + block * t.block_step + d * t.row_step;
-      both_ways<F::kPoints, 3>(
+      both_ways<F::kPoints, F::kTaps>(
           F::weights_grad,
           [&](int r, int c) { return load(from + (r * F::kPoints + c) * t.point_step); },
-          [&](int r, int c, Lanes v) { put(t.strip + (r * 3 + c) * kWide, v); });
-      lanes_to_rows(t.strip, 9, dw + block * kWide * t.filter_step + d * t.depth_step,
+          [&](int r, int c, Lanes v) { put(t.strip + (r * F::kTaps + c) * kWide, v); });
+      lanes_to_rows(t.strip, taps, dw + block * kWide * t.filter_step + d * t.depth_step,
                     t.filter_step, filters);
     }
   }
 }
 
+// Calls body(F<side, taps>{}) for the rule.
+template <class Body>
+void with_rule(WinogradRule rule, const Body& body) {
+  if (rule.taps == 5) return rule.side == 4 ? body(F<4, 5>{}) : body(F<2, 5>{});
+  return rule.side == 4 ? body(F<4, 3>{}) : body(F<2, 3>{});
+}
+
 }  // namespace
 
 void winograd_input(WinogradRule rule, const WinogradTiles& t, const float* x) {
-  rule == WinogradRule::f4 ? input<F4>(t, x) : input<F2>(t, x);
+  with_rule(rule, [&](auto f) { input<decltype(f)>(t, x); });
 }
 void winograd_output(WinogradRule rule, const WinogradTiles& t, const float* bias, bool relu,
                      float* y) {
-  rule == WinogradRule::f4 ? output<F4>(t, bias, relu, y) : output<F2>(t, bias, relu, y);
+  with_rule(rule, [&](auto f) { output<decltype(f)>(t, bias, relu, y); });
 }
 void winograd_output_grad(WinogradRule rule, const WinogradTiles& t, const float* dy) {
-  rule == WinogradRule::f4 ? output_grad<F4>(t, dy) : output_grad<F2>(t, dy);
+  with_rule(rule, [&](auto f) { output_grad<decltype(f)>(t, dy); });
 }
 void winograd_weights(WinogradRule rule, const WinogradWeights& t, const float* w, float* points) {
-  rule == WinogradRule::f4 ? weights<F4>(t, w, points) : weights<F2>(t, w, points);
+  with_rule(rule, [&](auto f) { weights<decltype(f)>(t, w, points); });
 }
 void winograd_weights_grad(WinogradRule rule, const WinogradWeights& t, const float* points,
                            float* dw) {
-  rule == WinogradRule::f4 ? weights_grad<F4>(t, points, dw) : weights_grad<F2>(t, points, dw);
+  with_rule(rule, [&](auto f) { weights_grad<decltype(f)>(t, points, dw); });
 }
 
 }  // namespace mixflow::kernels::MIXFLOW_ISA

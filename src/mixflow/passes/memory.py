@@ -246,8 +246,8 @@ def check_overlap(plan: CompiledPlan) -> None:
 
 
 def _span(slot: tuple[Any, ...]) -> tuple[Any, int, int] | None:
-    if slot[0] == "arena":
-        return "arena", slot[1], slot[1] + slot[2]
+    if slot[0] in ("arena", "kept"):
+        return slot[0], slot[1], slot[1] + slot[2]
     if slot[0] == "arg":
         return ("arg", slot[1]), 0, 1
     return None

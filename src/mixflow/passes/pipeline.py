@@ -13,6 +13,7 @@ from .epilogue import epilogue
 from .fold_norm import fold_norm
 from .fuse import fuse as fuse_pass
 from .infer import infer
+from .keep import keep as keep_pass
 from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
@@ -134,17 +135,19 @@ class _Placed:
     graph: Graph
     schedule: Schedule
     tasks: list[Task]
+    kept: int
     spaces: dict[int, int]
     arena: int
     bound: int
 
 
 def _placed(
-    graph: Graph, backend: Any, device: tuple[int, int], memory: str, threads: int
+    graph: Graph, backend: Any, device: tuple[int, int], memory: str, threads: int, keep: bool
 ) -> _Placed:
     schedule, tasks = scheduled(graph, backend, device, threads)
     order_pass.lifetimes(tasks)
-    return _Placed(graph, schedule, tasks, *memory_pass.allocate(tasks, memory))
+    kept = keep_pass(tasks, schedule.arg_access) if keep and graph.phase_outputs is None else 0
+    return _Placed(graph, schedule, tasks, kept, *memory_pass.allocate(tasks, memory))
 
 
 def build_plan(
@@ -155,11 +158,13 @@ def build_plan(
     threads: int,
     label: str = "plan",
     saving: Saving | None = None,
+    keep: bool = False,
 ) -> CompiledPlan:
     """Order, memory and the core's plan for a graph of primitives.
 
     Args:
         saving: forward values that the backward phase may compute again, and a limit of bytes.
+        keep: whether each binding keeps what is made of parameters alone from run to run.
 
     Raises:
         ParamError: the limit of `saving` cannot be met.
@@ -167,7 +172,7 @@ def build_plan(
     from .. import _rt
 
     def place(graph: Graph) -> tuple[int, _Placed]:
-        made = _placed(graph, backend, device, memory, threads)
+        made = _placed(graph, backend, device, memory, threads, keep)
         return made.arena, made
 
     _, placed = place(graph)
@@ -189,6 +194,7 @@ def build_plan(
         placed.arena,
         ends,
         label,
+        **({"kept_bytes": placed.kept} if placed.kept else {}),
     )
     return CompiledPlan(
         plan=plan,
@@ -202,6 +208,7 @@ def build_plan(
         phase_ends=ends,
         outputs=schedule.outputs,
         recomputed=sum(t.node is not None and AGAIN in t.node.attrs for t in tasks),
+        kept=placed.kept,
     )
 
 
@@ -219,6 +226,8 @@ def _step(task: Task, spaces: dict[int, int], draws: dict[str, int]) -> Step:
         input_ids=[_identity(u) for u in task.reads],
         output_ids=[_identity(u) for u in task.writes],
         op=task.op.name,
+        steady=task.steady,
+        prepared=task.prepared,
     )
 
 

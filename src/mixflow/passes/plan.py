@@ -27,6 +27,8 @@ class Step:
     input_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
     op: str = ""
+    steady: bool = False
+    prepared: tuple[int, int] | None = None
 
 
 @dataclass
@@ -45,6 +47,7 @@ class CompiledPlan:
         inplace: (output, input) pairs of arguments that may be one memory.
         draws: '<node label>#<k>', the k-th draw of that node, for each draw that a run takes.
         recomputed: steps of the backward phase that compute forward values again.
+        kept: bytes of each binding for what is made of parameters alone (pass keep).
         phase_ends: number of steps up to the end of each phase.
     """
 
@@ -59,3 +62,4 @@ class CompiledPlan:
     phase_ends: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     recomputed: int = 0
+    kept: int = 0

@@ -103,6 +103,8 @@ class Task:
     pos: int = -1
     origin: str = ""  #: label of the user's node
     node: Node | None = None  #: what it computes, or what it makes a copy for
+    steady: bool = False  #: left out while what it makes of parameters is kept (pass keep)
+    prepared: tuple[int, int] | None = None  #: (offset, bytes) of kept weights
 
 
 @dataclass
