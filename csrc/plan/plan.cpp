@@ -111,6 +111,7 @@ void Plan::analyse() {
   for (int phase = 0; phase < phases(); ++phase) {
     for (int64_t i = phase_begin(phase); i < phase_end(phase); ++i) analyse_step(i, phase);
   }
+  if (phases() > 1) analyse_whole();
   for (const ScalarBuffer& buffer : spec_.scalars) {
     check(buffer.index >= 0 && buffer.index < spec_.num_scalars, "[plan] expected scalars below ",
           spec_.num_scalars, ", got slot ", buffer.index);
@@ -121,6 +122,25 @@ void Plan::analyse() {
     device_ = spec_.steps.front().output_descs.front().device;
   }
   inline_ok_ = spec_.steps.size() == 1 && spec_.steps[0].kernel && spec_.steps[0].kernel->cheap;
+}
+
+// The uses of all phases together: a value that an earlier phase has fully written is not one of
+// before the run.
+void Plan::analyse_whole() {
+  std::vector<ArgUse> whole = uses_[0];
+  for (int phase = 1; phase < phases(); ++phase) {
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const ArgUse& use = uses_[phase][i];
+      const bool fresh = whole[i].writes && spec_.access[i] == Access::write;
+      whole[i].touched |= use.touched;
+      whole[i].reads |= use.reads && !fresh;
+      whole[i].writes |= use.writes;
+      whole[i].last_step = std::max(whole[i].last_step, use.last_step);
+    }
+  }
+  uses_.push_back(std::move(whole));
+  threads_.push_back(*std::max_element(threads_.begin(), threads_.end()));
+  phase_hosts_.push_back(host_calls_ > 0);
 }
 
 void Plan::check_slot(const Step& step, const Slot& slot, bool output) const {

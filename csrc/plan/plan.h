@@ -105,8 +105,14 @@ class Plan {
   Device device() const { return device_; }
 
   int phases() const { return static_cast<int>(spec_.phase_ends.size()); }
-  int64_t phase_begin(int phase) const { return phase ? spec_.phase_ends[phase - 1] : 0; }
-  int64_t phase_end(int phase) const { return spec_.phase_ends[phase]; }
+  // The number that stands for all phases in one run; one that is the only phase has no other.
+  int whole() const { return phases() > 1 ? phases() : 0; }
+  int64_t phase_begin(int phase) const {
+    return phase == 0 || phase == whole() ? 0 : spec_.phase_ends[phase - 1];
+  }
+  int64_t phase_end(int phase) const {
+    return phase == whole() ? spec_.phase_ends.back() : spec_.phase_ends[phase];
+  }
   const std::vector<ArgUse>& uses(int phase) const { return uses_[phase]; }
   int threads(int phase) const { return threads_[phase]; }
   bool has_host_calls(int phase) const { return phase_hosts_[phase]; }
@@ -121,6 +127,7 @@ class Plan {
   void analyse();
   void check_slot(const Step& step, const Slot& slot, bool output) const;
   void analyse_step(int64_t number, int phase);
+  void analyse_whole();
   int32_t scalar_buffer(int32_t index, DType dtype);
 
   PlanSpec spec_;

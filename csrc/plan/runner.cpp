@@ -1,14 +1,18 @@
 #include "plan/runner.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <ctime>
 
+#include "base/parallel.h"
 #include "plan/runtime.h"
 #include "plan/scalar.h"
 
 namespace mixflow::plan {
 namespace {
+
+constexpr int64_t kCopyGrain = 1 << 17;  // bytes for which a thread pays
 
 engine::Lane compute_lane(Device device) {
   return engine::Lane{engine::LaneKind::compute, device.id};
@@ -37,6 +41,8 @@ class Run final : public engine::Task {
  private:
   const Plan& plan() const { return binding_->plan(); }
   void store_scalars(const RunOptions& options);
+  void take_feeds();
+  bool only_fed(size_t index) const;
   void resolve_pointers();
   void* resolve(const Slot& slot);
   storage::BlockRef owner_of(const Slot& slot) const;
@@ -56,6 +62,7 @@ class Run final : public engine::Task {
   std::vector<uint64_t> draws_;
   std::array<uint64_t, 4> few_scalars_{};
   std::vector<uint64_t> many_scalars_;
+  std::vector<Feed> feeds_;
   std::shared_ptr<std::vector<double>> times_;
   ScopeRef scope_;  // only held: the callback that pushed this run ends after it
   int64_t position_;
@@ -86,6 +93,7 @@ class Hop final : public engine::Task {
 Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
     : binding_(std::move(binding)), phase_(options.phase), rng_(rng), scope_(current_scope()) {
   if (options.draws) draws_ = *options.draws;
+  feeds_ = options.feeds;
   times_ = options.times;
   if (times_) {
     times_->assign(static_cast<size_t>(plan().phase_end(phase_) - plan().phase_begin(phase_)), 0.0);
@@ -95,7 +103,7 @@ Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
   store_scalars(options);
   site = options.site;
   threads = plan().threads(phase_);
-  inline_ok = plan().inline_ok();
+  inline_ok = plan().inline_ok() && feeds_.empty();
   lane = compute_lane(plan().device());
   if (inline_ok && threads == 1) lane.kind = engine::LaneKind::small;
   if (position_ < end_ && plan().steps()[position_].host) {
@@ -116,6 +124,7 @@ void Run::store_scalars(const RunOptions& options) {
 void Run::run(engine::TaskContext& context) {
   context_ = &context;
   try {
+    take_feeds();
     resolve_pointers();
     if (!plan().has_host_calls(phase_)) return native_steps();
   } catch (...) {
@@ -126,11 +135,42 @@ void Run::run(engine::TaskContext& context) {
   proceed(lane.kind == engine::LaneKind::python);
 }
 
+// Copies what the run was given into its arguments, and lets go of what it was copied from.
+void Run::take_feeds() {
+  for (const Feed& feed : feeds_) {
+    const Array& target = binding_->args()[feed.arg];
+    char* to = static_cast<char*>(target.data());
+    const char* from = static_cast<const char*>(feed.source.data());
+    if (to == from) continue;
+    parallel_for(feed.source.overlaps(target) ? 1 : context_->threads(),
+                 static_cast<int64_t>(target.bytes()), kCopyGrain,
+                 [&](int64_t begin, int64_t end) {
+                   std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin));
+                 });
+  }
+  for (size_t i = 0; i < feeds_.size(); ++i) {
+    if (only_fed(i)) context_->release(feeds_[i].source.chunk->tag());
+  }
+}
+
+// Whether this is the last feed from its storage and no argument lies there.
+bool Run::only_fed(size_t index) const {
+  const Chunk* chunk = feeds_[index].source.chunk.get();
+  const auto& args = binding_->args();
+  for (size_t i = 0; i < feeds_.size(); ++i) {
+    if (args[feeds_[i].arg].chunk.get() == chunk) return false;
+    if (i > index && feeds_[i].source.chunk.get() == chunk) return false;
+  }
+  const auto& claims = binding_->claims(phase_);
+  return std::none_of(claims.begin(), claims.end(),
+                      [&](const auto& claim) { return args[claim.arg].chunk.get() == chunk; });
+}
+
 // Memory is taken here, once per run; between steps nothing is allocated.
 void Run::resolve_pointers() {
   const size_t bytes = plan().arena_bytes();
   if (binding_->arena()) {
-    arena_ = binding_->arena()->memory(bytes, phase_ > 0);
+    arena_ = binding_->arena()->memory(bytes, phase_ > 0 && phase_ != plan().whole());
   } else if (bytes) {
     arena_ = storage::allocate(bytes);
   }
@@ -311,20 +351,45 @@ size_t held_bytes(const Binding& binding, int phase, bool transient) {
   return total;
 }
 
-void declare(engine::Task* task, const Binding& binding, int phase) {
-  const auto& claims = binding.claims(phase);
-  task->reads.reserve(claims.size() + 1);
-  task->writes.reserve(claims.size() + 1);
+bool is_fed(const Binding& binding, const RunOptions& options, const Chunk* chunk) {
+  return std::any_of(options.feeds.begin(), options.feeds.end(), [&](const Feed& feed) {
+    const Array& target = binding.args()[feed.arg];
+    return target.chunk.get() == chunk && target.covers_chunk();
+  });
+}
+
+void declare_feeds(engine::Task* task, const Binding& binding, const RunOptions& options) {
+  for (const Feed& feed : options.feeds) {
+    check(feed.arg >= 0 && feed.arg < static_cast<int64_t>(binding.args().size()), "[",
+          binding.plan().label(), "] expected feeds for arguments below ", binding.args().size(),
+          ", got ", feed.arg);
+    const Desc& want = binding.args()[feed.arg].desc;
+    const Desc& got = feed.source.desc;
+    check(want.dtype == got.dtype && want.shape == got.shape && want.device == got.device, "[",
+          binding.plan().label(), "] expected ", want.str(), " as feed of argument ", feed.arg,
+          ", got ", got.str(), want.device == got.device ? "" : " on another device");
+    task->reads.push_back(feed.source.chunk->tag());
+    declare_write(task, binding.args()[feed.arg]);
+  }
+}
+
+void declare(engine::Task* task, const Binding& binding, const RunOptions& options) {
+  const auto& claims = binding.claims(options.phase);
+  task->reads.reserve(claims.size() + options.feeds.size() + 1);
+  task->writes.reserve(claims.size() + options.feeds.size() + 1);
+  declare_feeds(task, binding, options);
   for (const auto& claim : claims) {
     const Array& array = binding.args()[claim.arg];
     if (claim.writes) declare_write(task, array);
-    if (claim.reads && !(claim.writes && !array.covers_chunk())) {
+    if (!claim.reads || (claim.writes && !array.covers_chunk())) continue;
+    if (options.feeds.empty() || !is_fed(binding, options, array.chunk.get())) {
       task->reads.push_back(array.chunk->tag());
     }
   }
   if (const ArenaRef& arena = binding.arena()) {
+    const bool later = options.phase > 0 && options.phase != binding.plan().whole();
     task->writes.push_back(arena->tag());
-    if (phase > 0) task->reads.push_back(arena->tag());
+    if (later) task->reads.push_back(arena->tag());
   }
 }
 
@@ -332,7 +397,7 @@ RngState draws_for(const Binding& binding, const RunOptions& options) {
   const Plan& plan = binding.plan();
   const void* user = options.user ? options.user : &plan;
   const bool random = plan.num_draws() > 0 || plan.host_calls() > 0;
-  if (options.phase > 0) {  // the numbers of phase 0, so that recomputed draws are equal
+  if (options.phase > 0 && options.phase != plan.whole()) {  // the numbers of phase 0, so that recomputed draws are equal
     RngState state = random ? take_draws(plan.device(), 0) : RngState{};
     state.next = binding.arena()->resume(user, plan.label());
     return state;
@@ -369,7 +434,7 @@ class CopyTask final : public engine::Task {
 
 uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
   const Plan& plan = binding->plan();
-  check(options.phase >= 0 && options.phase < plan.phases(), "[", plan.label(),
+  check(options.phase >= 0 && options.phase <= plan.whole(), "[", plan.label(),
         "] expected a phase below ", plan.phases(), ", got ", options.phase);
   check(static_cast<int64_t>(options.num_scalars) == plan.num_scalars(), "[", plan.label(),
         "] expected ", plan.num_scalars(), " scalars, got ", options.num_scalars);
@@ -380,7 +445,7 @@ uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
   const RngState rng = draws_for(*binding, options);
   auto run = std::make_unique<Run>(binding, options, rng);
   run->held_bytes = held_bytes(*binding, options.phase, options.transient);
-  declare(run.get(), *binding, options.phase);
+  declare(run.get(), *binding, options);
   engine().push(std::move(run));
   return rng.next;
 }

@@ -7,7 +7,7 @@ with its bytes. There is one plan per (is_train, requested gradients, monitored)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
 
 _FLOAT = np.dtype(np.float32)
+Feeds = Sequence[tuple[int, NDArray]]
 
 
 class _Program:
@@ -76,12 +77,14 @@ class Executor:
         for name, array in self.grad_dict.items():
             if array is None:
                 self._grad_req[name] = "null"
+        self._wants_gradients = any(r != "null" for r in self._grad_req.values())
         self._types = types
         self._arena = arena if arena is not None else _rt.core.Arena(ctx.key)
         self._graph = symbol.graph()
         self._programs: dict[Any, _Program] = {}
         self._outputs: list[NDArray] | None = None
         self._ones: list[NDArray] | None = None
+        self._heads_changed = False
         self._pending: _Program | None = None
         self._monitor: tuple[Callable[[str, NDArray], None], bool] | None = None
 
@@ -196,13 +199,26 @@ class Executor:
         """
         for name, value in kwargs.items():
             self._feed(name, value)
-        backward = bool(is_train) and any(r != "null" for r in self._grad_req.values())
-        program = self._program(bool(is_train), backward)
-        program.bound.run((), 0)
+        self._forward(bool(is_train), None)
+        return self.outputs
+
+    def _forward(self, train: bool, feeds: Feeds | None) -> None:
+        """`forward` with arrays by position of the argument."""
+        backward = train and self._wants_gradients
+        program = self._program(train, backward)
+        program.bound.run((), 0, None, feeds)
         self._pending = program if backward else None
         if self._monitor is not None:
             self._report(program)
-        return self.outputs
+
+    def _forward_backward(self, feeds: Feeds | None) -> None:
+        """Both phases in training mode as one task, with head gradients of ones."""
+        if self._monitor is not None or not self._wants_gradients:
+            self._forward(True, feeds)
+            return self.backward()
+        self._set_heads(None)
+        self._pending = None
+        self._program(True, True).bound.run((), -1, None, feeds)
 
     def _feed(self, name: str, value: Any) -> None:
         if name not in self.arg_dict:
@@ -235,7 +251,7 @@ class Executor:
             GraphError: no such forward, or its values were used already.
             MXNetError: another user of the arena ran in between.
         """
-        if not any(r != "null" for r in self._grad_req.values()):
+        if not self._wants_gradients:
             return
         if self._pending is None or not is_train:
             raise GraphError(
@@ -248,7 +264,7 @@ class Executor:
     def _set_heads(self, out_grads: Any) -> None:
         targets = self._heads()
         if out_grads is None:
-            if getattr(self, "_heads_changed", False):
+            if self._heads_changed:
                 for target in targets:
                     target[:] = 1.0
                 self._heads_changed = False

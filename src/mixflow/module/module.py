@@ -443,8 +443,16 @@ class Module(BaseModule):
         """
         self._require("binded", "params_initialized")
         self._fit_shapes(data_batch)
-        self._executors.load_batch(data_batch)
-        self._executors.forward(self.for_training if is_train is None else is_train)
+        self._executors.forward(data_batch, self.for_training if is_train is None else is_train)
+
+    def forward_backward(self, data_batch: DataBatch) -> None:
+        """Forward in training mode, then backward: one native call per context."""
+        own = (Module.forward, Module.backward)
+        if (type(self).forward, type(self).backward) != own:  # a subclass has its own
+            return super().forward_backward(data_batch)
+        self._require("binded", "params_initialized")
+        self._fit_shapes(data_batch)
+        self._executors.forward_backward(data_batch)
 
     def _fit_shapes(self, batch: DataBatch) -> None:
         group = self._executors
