@@ -25,6 +25,21 @@ double now(bool alone) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+// Whether a run can read a feed's source in place of the argument: the phase only reads the
+// argument, which has its storage for itself, and the source is not one of the arguments.
+bool may_alias(const Binding& binding, int phase, const Feed& feed) {
+  const auto& args = binding.args();
+  const ArgUse& use = binding.plan().uses(phase)[feed.arg];
+  const Chunk* target = args[feed.arg].chunk.get();
+  const Chunk* source = feed.source.chunk.get();
+  const auto count = [&](const Chunk* chunk) {
+    return std::count_if(args.begin(), args.end(),
+                         [&](const Array& arg) { return arg.chunk.get() == chunk; });
+  };
+  return !use.writes && count(target) == 1 && count(source) == 0 &&
+         source->layout() == binding.plan().arg_descs()[feed.arg].layout;
+}
+
 // The task of one run. `position_` and what follows are touched by one thread at a time: the one
 // that runs the task, a host task or a resume task; each pushes the next as its last act.
 class Run final : public engine::Task {
@@ -38,12 +53,15 @@ class Run final : public engine::Task {
   // `this` may be gone when it returns. Never throws.
   void proceed(bool python);
 
+  const std::vector<Feed>& feeds() const { return feeds_; }
+
  private:
   const Plan& plan() const { return binding_->plan(); }
   void store_scalars(const RunOptions& options);
   void take_feeds();
   bool only_fed(size_t index) const;
   void resolve_pointers();
+  const Array& argument(int32_t index) const;
   void* resolve(const Slot& slot);
   storage::BlockRef owner_of(const Slot& slot) const;
   std::vector<HostBuffer> host_buffers(const std::vector<Slot>& slots,
@@ -93,7 +111,10 @@ class Hop final : public engine::Task {
 Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
     : binding_(std::move(binding)), phase_(options.phase), rng_(rng), scope_(current_scope()) {
   if (options.draws) draws_ = *options.draws;
-  feeds_ = options.feeds;
+  for (const Feed& feed : options.feeds) {
+    feeds_.push_back(feed);
+    feeds_.back().alias = feed.alias && may_alias(*binding_, phase_, feed);
+  }
   times_ = options.times;
   if (times_) {
     times_->assign(static_cast<size_t>(plan().phase_end(phase_) - plan().phase_begin(phase_)), 0.0);
@@ -138,6 +159,7 @@ void Run::run(engine::TaskContext& context) {
 // Copies what the run was given into its arguments, and lets go of what it was copied from.
 void Run::take_feeds() {
   for (const Feed& feed : feeds_) {
+    if (feed.alias) continue;
     const Array& target = binding_->args()[feed.arg];
     char* to = static_cast<char*>(target.data());
     const char* from = static_cast<const char*>(feed.source.data());
@@ -158,8 +180,9 @@ bool Run::only_fed(size_t index) const {
   const Chunk* chunk = feeds_[index].source.chunk.get();
   const auto& args = binding_->args();
   for (size_t i = 0; i < feeds_.size(); ++i) {
+    const bool same = feeds_[i].source.chunk.get() == chunk;
+    if (same && (i > index || feeds_[i].alias)) return false;
     if (args[feeds_[i].arg].chunk.get() == chunk) return false;
-    if (i > index && feeds_[i].source.chunk.get() == chunk) return false;
   }
   const auto& claims = binding_->claims(phase_);
   return std::none_of(claims.begin(), claims.end(),
@@ -183,10 +206,17 @@ void Run::resolve_pointers() {
   }
 }
 
+const Array& Run::argument(int32_t index) const {
+  for (const Feed& feed : feeds_) {
+    if (feed.alias && feed.arg == index) return feed.source;
+  }
+  return binding_->args()[index];
+}
+
 void* Run::resolve(const Slot& slot) {
   switch (slot.kind) {
     case Slot::Kind::arg:
-      return binding_->args()[slot.index].data();
+      return argument(slot.index).data();
     case Slot::Kind::arena:
       return static_cast<char*>(arena_->data()) + slot.offset;
     case Slot::Kind::scalar:
@@ -202,7 +232,7 @@ void* Run::resolve(const Slot& slot) {
 storage::BlockRef Run::owner_of(const Slot& slot) const {
   switch (slot.kind) {
     case Slot::Kind::arg:
-      return binding_->args()[slot.index].chunk->block();
+      return argument(slot.index).chunk->block();
     case Slot::Kind::constant:
       return plan().constants()[slot.index].chunk->block();
     case Slot::Kind::arena:
@@ -265,7 +295,10 @@ void Run::step_done() {
   if (position_ + 1 == end_) return;
   const auto& claims = binding_->claims(phase_);
   while (next_claim_ < claims.size() && claims[next_claim_].last_step <= position_) {
-    context_->release(binding_->args()[claims[next_claim_++].arg].chunk->tag());
+    const int32_t arg = claims[next_claim_++].arg;
+    if (&argument(arg) == &binding_->args()[arg]) {
+      context_->release(binding_->args()[arg].chunk->tag());
+    }
   }
 }
 
@@ -351,15 +384,16 @@ size_t held_bytes(const Binding& binding, int phase, bool transient) {
   return total;
 }
 
-bool is_fed(const Binding& binding, const RunOptions& options, const Chunk* chunk) {
-  return std::any_of(options.feeds.begin(), options.feeds.end(), [&](const Feed& feed) {
+// Whether the argument's content of before the run is not read.
+bool is_fed(const Binding& binding, const std::vector<Feed>& feeds, const Chunk* chunk) {
+  return std::any_of(feeds.begin(), feeds.end(), [&](const Feed& feed) {
     const Array& target = binding.args()[feed.arg];
-    return target.chunk.get() == chunk && target.covers_chunk();
+    return target.chunk.get() == chunk && (feed.alias || target.covers_chunk());
   });
 }
 
-void declare_feeds(engine::Task* task, const Binding& binding, const RunOptions& options) {
-  for (const Feed& feed : options.feeds) {
+void check_feeds(const Binding& binding, const std::vector<Feed>& feeds) {
+  for (const Feed& feed : feeds) {
     check(feed.arg >= 0 && feed.arg < static_cast<int64_t>(binding.args().size()), "[",
           binding.plan().label(), "] expected feeds for arguments below ", binding.args().size(),
           ", got ", feed.arg);
@@ -368,21 +402,23 @@ void declare_feeds(engine::Task* task, const Binding& binding, const RunOptions&
     check(want.dtype == got.dtype && want.shape == got.shape && want.device == got.device, "[",
           binding.plan().label(), "] expected ", want.str(), " as feed of argument ", feed.arg,
           ", got ", got.str(), want.device == got.device ? "" : " on another device");
-    task->reads.push_back(feed.source.chunk->tag());
-    declare_write(task, binding.args()[feed.arg]);
   }
 }
 
-void declare(engine::Task* task, const Binding& binding, const RunOptions& options) {
+void declare(Run* task, const Binding& binding, const RunOptions& options) {
   const auto& claims = binding.claims(options.phase);
-  task->reads.reserve(claims.size() + options.feeds.size() + 1);
-  task->writes.reserve(claims.size() + options.feeds.size() + 1);
-  declare_feeds(task, binding, options);
+  const std::vector<Feed>& feeds = task->feeds();
+  task->reads.reserve(claims.size() + feeds.size() + 1);
+  task->writes.reserve(claims.size() + feeds.size() + 1);
+  for (const Feed& feed : feeds) {
+    task->reads.push_back(feed.source.chunk->tag());
+    if (!feed.alias) declare_write(task, binding.args()[feed.arg]);
+  }
   for (const auto& claim : claims) {
     const Array& array = binding.args()[claim.arg];
     if (claim.writes) declare_write(task, array);
     if (!claim.reads || (claim.writes && !array.covers_chunk())) continue;
-    if (options.feeds.empty() || !is_fed(binding, options, array.chunk.get())) {
+    if (feeds.empty() || !is_fed(binding, feeds, array.chunk.get())) {
       task->reads.push_back(array.chunk->tag());
     }
   }
@@ -442,6 +478,7 @@ uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
         plan.label(), "] expected ", plan.num_draws(), " recorded draw numbers, got ",
         options.draws ? options.draws->size() : 0);
   binding->check_layouts();
+  check_feeds(*binding, options.feeds);
   const RngState rng = draws_for(*binding, options);
   auto run = std::make_unique<Run>(binding, options, rng);
   run->held_bytes = held_bytes(*binding, options.phase, options.transient);

@@ -117,10 +117,12 @@ class Binding {
 };
 using BindingRef = std::shared_ptr<const Binding>;
 
-// An array whose content a run copies into one of its arguments before its first step.
+// An array whose content a run copies into one of its arguments before its first step. With `alias`
+// it may read the array in place of the argument, which then keeps what it had.
 struct Feed {
-  int32_t arg;
+  int32_t arg = 0;
   Array source;
+  bool alias = false;
 };
 
 struct RunOptions {

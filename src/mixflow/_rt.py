@@ -134,6 +134,7 @@ class Bound(Protocol):
         phase: int = 0,
         draws: Sequence[int] | None = None,
         feeds: Sequence[tuple[int, Array]] | None = None,
+        alias: bool = False,
     ) -> int:
         """Like `Plan.run`.
 
@@ -141,6 +142,8 @@ class Bound(Protocol):
             phase: a phase, or -1: all of them as one task.
             feeds: (argument, array) pairs; each array's content is copied into the argument's
                 before the first step, as part of the task.
+            alias: the run may read the feeds in place of their arguments, which then keep what
+                they had. It does where the arguments are only read.
 
         Raises:
             MXNetError: a feed's dtype, shape or device is not the argument's.

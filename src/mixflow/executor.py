@@ -51,8 +51,7 @@ class Executor:
     Made by `Symbol.bind` and `Symbol.simple_bind`. Not thread-safe.
 
     Attributes:
-        arg_dict, grad_dict, aux_dict: arrays by name; `grad_dict` holds None where no gradient is
-            asked for.
+        grad_dict, aux_dict: arrays by name; `grad_dict` holds None where no gradient is asked for.
         arg_arrays, grad_arrays, aux_arrays: the same in list order.
         outputs: stable arrays, filled by `forward`.
     """
@@ -70,10 +69,10 @@ class Executor:
     ) -> None:
         self._symbol = symbol
         self._ctx = ctx
-        self.arg_dict = dict(args)
+        self._args = dict(args)
         self.aux_dict = dict(aux)
-        self._grad_req = {n: grad_req.get(n, "null") for n in self.arg_dict}
-        self.grad_dict = {n: grads.get(n) for n in self.arg_dict}
+        self._grad_req = {n: grad_req.get(n, "null") for n in self._args}
+        self.grad_dict = {n: grads.get(n) for n in self._args}
         for name, array in self.grad_dict.items():
             if array is None:
                 self._grad_req[name] = "null"
@@ -85,6 +84,8 @@ class Executor:
         self._outputs: list[NDArray] | None = None
         self._ones: list[NDArray] | None = None
         self._heads_changed = False
+        self._aliased: Feeds = ()  # what the last run read in place of arguments
+        self._seen = False  # somebody has handles of the arguments
         self._pending: _Program | None = None
         self._monitor: tuple[Callable[[str, NDArray], None], bool] | None = None
 
@@ -94,6 +95,20 @@ class Executor:
     def ctx(self) -> Context:
         """Where it runs."""
         return self._ctx
+
+    @property
+    def arg_dict(self) -> dict[str, NDArray]:
+        """Arguments by name. Whoever has seen them finds each batch copied into them."""
+        self._seen = True
+        self._settle()
+        return self._args
+
+    def _settle(self) -> None:
+        """Copies what the last run read in place of arguments into these."""
+        fed, self._aliased = self._aliased, ()
+        arrays = list(self._args.values()) if fed else []
+        for index, source in fed:
+            source.copyto(arrays[index])
 
     @property
     def arg_arrays(self) -> list[NDArray]:
@@ -149,7 +164,7 @@ class Executor:
         count, watched = len(self._symbol.heads), self._watched()
         graph = Graph(self._graph.inputs, (*self._symbol.heads, *watched))
         requests = {n: r for n, r in self._grad_req.items() if r != "null"} if backward else {}
-        arrays = [*self.arg_dict.values(), *self.aux_dict.values()]
+        arrays = [*self._args.values(), *self.aux_dict.values()]
         if backward:
             arrays += self._heads()
             for value in watched:
@@ -205,6 +220,9 @@ class Executor:
     def _forward(self, train: bool, feeds: Feeds | None) -> None:
         """`forward` with arrays by position of the argument."""
         backward = train and self._wants_gradients
+        fed = {index for index, _ in feeds or ()}
+        self._aliased = [pair for pair in self._aliased if pair[0] not in fed]
+        self._settle()
         program = self._program(train, backward)
         program.bound.run((), 0, None, feeds)
         self._pending = program if backward else None
@@ -218,12 +236,17 @@ class Executor:
             return self.backward()
         self._set_heads(None)
         self._pending = None
-        self._program(True, True).bound.run((), -1, None, feeds)
+        if self._seen or feeds is None:
+            self._settle()
+            self._program(True, True).bound.run((), -1, None, feeds)
+        else:
+            self._program(True, True).bound.run((), -1, None, feeds, True)
+            self._aliased = feeds
 
     def _feed(self, name: str, value: Any) -> None:
-        if name not in self.arg_dict:
-            raise UnknownNameError(describe_unknown("argument", name, list(self.arg_dict)))
-        target = self.arg_dict[name]
+        if name not in self._args:
+            raise UnknownNameError(describe_unknown("argument", name, list(self._args)))
+        target = self._args[name]
         if tuple(np.shape(value)) != tuple(target.shape):
             raise ShapeError(
                 f"[forward] expected shape {tuple(target.shape)} for '{name}', "

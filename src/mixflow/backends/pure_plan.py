@@ -272,8 +272,9 @@ class Bound:
         phase: int = 0,
         draws: Sequence[int] | None = None,
         feeds: Sequence[tuple[int, Any]] | None = None,
+        alias: bool = False,
     ) -> int:
-        """See `_rt.Bound`."""
+        """See `_rt.Bound`; `alias` has no use here."""
         plan, numbers = self._plan, []
         for number in range(plan.phases) if phase == -1 else (phase,):
             plan._check(self._args, scalars, number)

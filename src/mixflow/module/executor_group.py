@@ -65,7 +65,7 @@ class ExecutorGroup:
         self.batch_size = data_shapes[0].shape[DataDesc.get_batch_axis(data_shapes[0].layout)]
         self.slices = split_batch(self.batch_size, len(self.contexts))
         self.executors = [self._bind(i, shared) for i in range(len(self.contexts))]
-        self._inputs = [e.arg_dict for e in self.executors]
+        self._inputs = [e._args for e in self.executors]
         self._positions = {n: i for i, n in enumerate(self._inputs[0])}
 
     def _bind(self, number: int, shared: ExecutorGroup | None) -> Any:
@@ -167,4 +167,6 @@ class ExecutorGroup:
 
     def arrays(self, kind: str, name: str) -> list[NDArray]:
         """The array of a name ('arg', 'grad' or 'aux') on each context."""
-        return [getattr(e, f"{kind}_dict")[name] for e in self.executors]
+        return [
+            (e._args if kind == "arg" else getattr(e, f"{kind}_dict"))[name] for e in self.executors
+        ]

@@ -420,11 +420,11 @@ class Module(BaseModule):
         executor = self._executors.executors[0]
         assert self._updater is not None
         for index, name in enumerate(names):
-            self._updater(index, executor.grad_dict[name], executor.arg_dict[name])
+            self._updater(index, executor.grad_dict[name], executor._args[name])
 
     def _make_fused(self, names: Sequence[str]) -> opt.FusedUpdate | None:
         executor = self._executors.executors[0]
-        weights = [executor.arg_dict[n] for n in names]
+        weights = [executor._args[n] for n in names]
         grads = [executor.grad_dict[n] for n in names]
         assert self._optimizer is not None
         assert self._updater is not None
