@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace mixflow::plan {
@@ -22,6 +23,15 @@ Plan::Plan(PlanSpec spec) : spec_(std::move(spec)) {
         spec_.arg_descs.size(), " arguments, got ", spec_.access.size());
   flatten();
   analyse();
+  fastest_ = std::vector<std::atomic<int64_t>>(static_cast<size_t>(whole()) + 1);
+  for (auto& fastest : fastest_) fastest.store(std::numeric_limits<int64_t>::max());
+}
+
+void Plan::report_duration(int phase, int64_t nanoseconds) const {
+  auto& fastest = fastest_[phase];
+  int64_t seen = fastest.load(std::memory_order_relaxed);
+  while (nanoseconds < seen && !fastest.compare_exchange_weak(seen, nanoseconds)) {
+  }
 }
 
 void Plan::flatten() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 
@@ -67,6 +68,7 @@ class Run final : public engine::Task {
   std::vector<HostBuffer> host_buffers(const std::vector<Slot>& slots,
                                        const std::vector<Desc>& descs, size_t first) const;
   kernels::RunContext context_of(const Step& step) const;
+  void timed_steps();
   void native_steps();
   void run_native(const Step& step, const kernels::Buffers& buffers);
   void step_done();
@@ -124,7 +126,7 @@ Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
   store_scalars(options);
   site = options.site;
   threads = plan().threads(phase_);
-  inline_ok = plan().inline_ok() && feeds_.empty();
+  inline_ok = plan().inline_ok(phase_);
   lane = compute_lane(plan().device());
   if (inline_ok && threads == 1) lane.kind = engine::LaneKind::small;
   if (position_ < end_ && plan().steps()[position_].host) {
@@ -147,7 +149,7 @@ void Run::run(engine::TaskContext& context) {
   try {
     take_feeds();
     resolve_pointers();
-    if (!plan().has_host_calls(phase_)) return native_steps();
+    if (!plan().has_host_calls(phase_)) return timed_steps();
   } catch (...) {
     if (scope_) scope_->fail(std::current_exception(), describe());
     throw;
@@ -260,6 +262,14 @@ kernels::RunContext Run::context_of(const Step& step) const {
                                   : draws_[static_cast<size_t>(step.draw_slot)];
   }
   return context;
+}
+
+void Run::timed_steps() {
+  if (!plan().wants_duration(phase_)) return native_steps();
+  const auto start = std::chrono::steady_clock::now();
+  native_steps();
+  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
+  plan().report_duration(phase_, took.count());
 }
 
 void Run::native_steps() {
