@@ -275,7 +275,8 @@ class Bound:
         alias: bool = False,
     ) -> int:
         """See `_rt.Bound`; `alias` has no use here."""
-        plan, numbers = self._plan, []
+        plan = self._plan
+        numbers: list[int] = []
         for number in range(plan.phases) if phase == -1 else (phase,):
             plan._check(self._args, scalars, number)
             if self._arena is None and plan.phases > 1:

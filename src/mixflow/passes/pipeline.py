@@ -113,13 +113,18 @@ _FREE = ("reshape", "assign")  # as a rule nothing to do when run
 _HEAVY = ("conv", "rnn", "linalg", "sort")
 
 
+def _size(value: Value) -> int:
+    shape = value.type.shape if value.type is not None else None
+    return math.prod(d or 1 for d in shape or ())
+
+
 def _one_thread(graph: Graph) -> float:
     """A rough time of a graph of primitives on one thread, in nanoseconds."""
     total = 0.0
     for node in graph.nodes():
         if node.op is None or node.op.name in _FREE:
             continue
-        name, made = node.op.name, sum(math.prod(t.shape or ()) for t in node.types)
+        name, made = node.op.name, sum(_size(v) for v in node.values)
         total += 100.0 + 0.3 * made
         if name == "matmul":
             inner = node.inputs[0].shape[-2 if node.params["transpose_a"] else -1]
