@@ -28,6 +28,8 @@ ENVIRONMENTS = {
     "torch": ["torch==2.13.0", "numpy"],
 }
 ANSWER_SECONDS = 300
+#: Before each measurement: OpenMP threads of the rival before spin for some 10 ms after their work.
+REST_SECONDS = 0.05
 
 
 def interpreter(rival: str) -> str:
@@ -119,6 +121,7 @@ def run(question: str, rounds: int, threads: int) -> list[dict]:
         seconds: dict[str, list[float]] = {r: [] for r in rivals}
         for _ in range(rounds):
             for worker in workers:
+                time.sleep(REST_SECONDS)
                 value = worker.measure(case)
                 if value is not None:
                     seconds[worker.rival].append(value)

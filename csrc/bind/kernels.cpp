@@ -1,6 +1,7 @@
 // Prepared kernels.
 #include "bind/modules.h"
 #include "bind/waits.h"
+#include "kernels/isa.h"
 #include "kernels/kernel.h"
 #include "kernels/tuner.h"
 
@@ -91,6 +92,17 @@ void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_
   wait_interruptibly([&](int64_t ms) { return plan::engine().wait_for_write(done.tag(), ms); });
 }
 
+constexpr const char* kInstructionSets[] = {"baseline", "avx2", "avx512"};
+
+// For tests: kernels prepared from now on use no better instruction set than this one.
+const char* limit_instructions(const std::string& name) {
+  for (int i = 0; i < 3; ++i) {
+    if (name != kInstructionSets[i]) continue;
+    return kInstructionSets[static_cast<int>(kernels::limit_isa(static_cast<kernels::Isa>(i)))];
+  }
+  throw Error("[limit_instructions] expected baseline, avx2 or avx512, got " + name);
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -111,6 +123,7 @@ void bind_kernels(nb::module_& m) {
         nb::arg("outputs"), nb::arg("threads") = 0);
   m.def("run_kernel", run_kernel, nb::arg("kernel"), nb::arg("ins"), nb::arg("outs"),
         nb::arg("seed") = 0, nb::arg("draw") = 0, nb::arg("prepared") = false);
+  m.def("limit_instructions", limit_instructions, nb::arg("name"));
   m.def("set_deterministic", kernels::set_deterministic, nb::arg("on"));
   m.def("set_tuning_folder", kernels::set_tuning_folder, nb::arg("folder"));
   m.def("set_tuning_path", kernels::set_tuning_path, nb::arg("path"));

@@ -139,15 +139,28 @@ plan::ArenaRef to_arena(nb::handle arena) {
   return nb::cast<PyArena&>(arena).arena;
 }
 
+// (argument, array) pairs; None = none.
+std::vector<plan::Feed> to_feeds(nb::handle pairs, bool alias) {
+  std::vector<plan::Feed> feeds;
+  if (pairs.is_none()) return feeds;
+  for (nb::handle pair : pairs) {
+    feeds.push_back({nb::cast<int32_t>(nb::object(pair[0])),
+                     to_array(nb::object(pair[1]), "plan").array, alias});
+  }
+  return feeds;
+}
+
+// `phase`: -1 = all of them as one task.
 uint64_t push(const plan::BindingRef& binding, nb::handle scalars, int phase, nb::handle draws,
-              const void* user, bool transient) {
+              const void* user, bool transient, std::vector<plan::Feed> feeds = {}) {
   const Entered scope;
   const std::vector<double> numbers = to_numbers(scalars);
   std::vector<uint64_t> recorded;
   plan::RunOptions options;
   options.scalars = numbers.data();
   options.num_scalars = numbers.size();
-  options.phase = phase;
+  options.phase = phase == -1 ? binding->plan().whole() : phase;
+  options.feeds = std::move(feeds);
   options.site = current_site();
   options.user = user;
   options.transient = transient;
@@ -224,10 +237,14 @@ void bind_plan(nb::module_& m) {
   nb::class_<PyBound>(m, "Bound")
       .def(
           "run",
-          [](PyBound& b, nb::handle scalars, int phase, nb::handle draws) {
-            return push(b.binding, scalars, phase, draws, b.binding.get(), false);
+          [](PyBound& b, nb::handle scalars, int phase, nb::handle draws, nb::handle feeds,
+             bool alias) {
+            const Entered scope;
+            return push(b.binding, scalars, phase, draws, b.binding.get(), false,
+                        to_feeds(feeds, alias));
           },
-          nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0, nb::arg("draws") = nb::none())
+          nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0, nb::arg("draws") = nb::none(),
+          nb::arg("feeds") = nb::none(), nb::arg("alias") = false)
       .def("profile", profile, nb::arg("scalars") = nb::tuple(), nb::arg("phase") = 0)
       .def("executed_steps", [](PyBound& b) { return b.binding->executed_steps(); });
   define_plan(m);

@@ -6,6 +6,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/fused_code.h"
+#include "kernels/whole.h"
 
 namespace mixflow::kernels {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 constexpr int64_t kBlockBytes = 4096;
 constexpr int kStackRegisters = 8;
 constexpr int kMaxSlots = 192;
+constexpr int kMaxWhole = 8;  // inputs, or outputs, of a program that is compiled whole
 constexpr int64_t kShortRow = 256;  // rows below this are packed into blocks of several rows
 
 struct Slot {
@@ -74,7 +76,9 @@ std::vector<int64_t> broadcast_strides(const Shape& shape, const Shape& full) {
 
 class FusedKernel final : public Kernel {
  public:
-  FusedKernel(const Request& r, Code code) : code_(std::move(code)) {
+  FusedKernel(const Request& r, const Program& program)
+      : code_(compile_program(program, static_cast<int>(r.inputs.size()))),
+        whole_(find_whole(normal_form(program, &whole_literals_))) {
     const Shape shape = broadcast_shape(r);
     for (const Desc& output : r.outputs) expect_shape(r, "outputs", output.shape, shape);
     check(code_.slots() <= kMaxSlots, "[", r.primitive, "] expected at most ", kMaxSlots,
@@ -90,6 +94,7 @@ class FusedKernel final : public Kernel {
     set_cost(*this, r, code_.cost * static_cast<double>(space_.total) / 1000.0);
     if (scratch_ > kStackRegisters) workspace_bytes = size_t(threads) * scratch_ * kBlockBytes;
     allow_inplace(r, shape);
+    implementation = whole_ ? "fused:whole" : "fused";
   }
 
   void run(const Buffers& buffers, const RunContext&) const override {
@@ -210,8 +215,24 @@ class FusedKernel final : public Kernel {
     char* expansions = scratch + code_.registers * kBlockBytes;
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t n = place(buffers, unit, unit == begin, expansions, slots);
+      if (whole_ && run_whole(slots, n)) continue;
       for (const Step& step : code_.steps) run_step(step, slots, n);
     }
+  }
+
+  // False when an input is a single value where the program has one per element, or the reverse.
+  bool run_whole(const Slot* slots, int64_t n) const {
+    const float* in[kMaxWhole];
+    float* out[kMaxWhole];
+    for (int i = 0; i < code_.inputs; ++i) {
+      if (slots[i].scalar != (whole_->inputs[i] == 's')) return false;
+      in[i] = static_cast<const float*>(slots[i].data);
+    }
+    for (int k = 0; k < code_.outputs; ++k) {
+      out[k] = static_cast<float*>(const_cast<void*>(slots[code_.output_slot(k)].data));
+    }
+    whole_->run(in, out, whole_literals_.data(), n);
+    return true;
   }
 
   static void run_step(const Step& step, const Slot* slots, int64_t n) {
@@ -287,6 +308,8 @@ class FusedKernel final : public Kernel {
   }
 
   Code code_;
+  std::vector<float> whole_literals_;
+  const WholeProgram* whole_;  // null: instruction by instruction
   Space space_;
   std::vector<InputPlan> inputs_;
   std::vector<int64_t> output_sizes_;
@@ -305,14 +328,14 @@ std::unique_ptr<Kernel> make_fused(const Request& r) {
   check(!r.outputs.empty(), "[fused] expected outputs, got none");
   const Program program =
       parse_program(r.attrs.text("program"), dtypes_of(r.inputs), dtypes_of(r.outputs));
-  return std::make_unique<FusedKernel>(r, compile_program(program, int(r.inputs.size())));
+  return std::make_unique<FusedKernel>(r, program);
 }
 
 std::unique_ptr<Kernel> make_single(const OpInfo& info, const Request& r) {
   expect_plain(r);
   expect_counts(r, info.arity, 1);
   const Program program = single_program(info, dtypes_of(r.inputs), r.outputs[0].dtype);
-  return std::make_unique<FusedKernel>(r, compile_program(program, info.arity));
+  return std::make_unique<FusedKernel>(r, program);
 }
 
 }  // namespace

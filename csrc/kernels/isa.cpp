@@ -1,5 +1,7 @@
 #include "kernels/isa.h"
 
+#include <atomic>
+
 namespace mixflow::kernels {
 namespace {
 
@@ -14,10 +16,19 @@ Isa find_isa() {
   return Isa::baseline;
 }
 
+std::atomic<Isa>& in_use() {
+  static std::atomic<Isa> isa{find_isa()};
+  return isa;
+}
+
 }  // namespace
 
-Isa best_isa() {
-  static const Isa isa = find_isa();
+Isa best_isa() { return in_use().load(std::memory_order_relaxed); }
+
+Isa limit_isa(Isa most) {
+  const Isa found = find_isa();
+  const Isa isa = most < found ? most : found;
+  in_use().store(isa);
   return isa;
 }
 

@@ -6,8 +6,11 @@ namespace mixflow::kernels {
 
 enum class Isa { baseline, avx2, avx512 };
 
-// The best set that the processor (and its operating system) supports; found once.
+// The best set that the processor (and its operating system) supports, within the limit.
 Isa best_isa();
+// For tests: no better set than this from now on; kernels that are prepared already may keep theirs.
+// Returns the set in use.
+Isa limit_isa(Isa most);
 
 }  // namespace mixflow::kernels
 

@@ -97,8 +97,8 @@ Binding::Binding(PlanRef plan, std::vector<Array> args, ArenaRef arena, bool che
     for (size_t i = 0; i < args_.size(); ++i) check_argument(i);
   }
   if (arena_) arena_->reserve(plan_->arena_bytes());
-  claims_.reserve(plan_->phases());
-  for (int phase = 0; phase < plan_->phases(); ++phase) claims_.push_back(make_claims(phase));
+  claims_.reserve(plan_->whole() + 1);
+  for (int phase = 0; phase <= plan_->whole(); ++phase) claims_.push_back(make_claims(phase));
 }
 
 void Binding::check_argument(size_t index) const {

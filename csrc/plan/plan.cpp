@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace mixflow::plan {
@@ -22,6 +23,15 @@ Plan::Plan(PlanSpec spec) : spec_(std::move(spec)) {
         spec_.arg_descs.size(), " arguments, got ", spec_.access.size());
   flatten();
   analyse();
+  fastest_ = std::vector<std::atomic<int64_t>>(static_cast<size_t>(whole()) + 1);
+  for (auto& fastest : fastest_) fastest.store(std::numeric_limits<int64_t>::max());
+}
+
+void Plan::report_duration(int phase, int64_t nanoseconds) const {
+  auto& fastest = fastest_[phase];
+  int64_t seen = fastest.load(std::memory_order_relaxed);
+  while (nanoseconds < seen && !fastest.compare_exchange_weak(seen, nanoseconds)) {
+  }
 }
 
 void Plan::flatten() {
@@ -114,6 +124,7 @@ void Plan::analyse() {
     for (int64_t i = phase_begin(phase); i < phase_end(phase); ++i) analyse_step(i, phase);
   }
   if (spec_.kept_bytes) analyse_kept();
+  if (phases() > 1) analyse_whole();
   for (const ScalarBuffer& buffer : spec_.scalars) {
     check(buffer.index >= 0 && buffer.index < spec_.num_scalars, "[plan] expected scalars below ",
           spec_.num_scalars, ", got slot ", buffer.index);
@@ -124,6 +135,25 @@ void Plan::analyse() {
     device_ = spec_.steps.front().output_descs.front().device;
   }
   inline_ok_ = spec_.steps.size() == 1 && spec_.steps[0].kernel && spec_.steps[0].kernel->cheap;
+}
+
+// The uses of all phases together: a value that an earlier phase has fully written is not one of
+// before the run.
+void Plan::analyse_whole() {
+  std::vector<ArgUse> whole = uses_[0];
+  for (int phase = 1; phase < phases(); ++phase) {
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const ArgUse& use = uses_[phase][i];
+      const bool fresh = whole[i].writes && spec_.access[i] == Access::write;
+      whole[i].touched |= use.touched;
+      whole[i].reads |= use.reads && !fresh;
+      whole[i].writes |= use.writes;
+      whole[i].last_step = std::max(whole[i].last_step, use.last_step);
+    }
+  }
+  uses_.push_back(std::move(whole));
+  threads_.push_back(*std::max_element(threads_.begin(), threads_.end()));
+  phase_hosts_.push_back(host_calls_ > 0);
 }
 
 void Plan::check_slot(const Step& step, const Slot& slot, bool output) const {

@@ -4,6 +4,7 @@
 // native ones and host calls.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -111,15 +112,31 @@ class Plan {
   Device device() const { return device_; }
 
   int phases() const { return static_cast<int>(spec_.phase_ends.size()); }
-  int64_t phase_begin(int phase) const { return phase ? spec_.phase_ends[phase - 1] : 0; }
-  int64_t phase_end(int phase) const { return spec_.phase_ends[phase]; }
+  // The number that stands for all phases in one run; one that is the only phase has no other.
+  int whole() const { return phases() > 1 ? phases() : 0; }
+  int64_t phase_begin(int phase) const {
+    return phase == 0 || phase == whole() ? 0 : spec_.phase_ends[phase - 1];
+  }
+  int64_t phase_end(int phase) const {
+    return phase == whole() ? spec_.phase_ends.back() : spec_.phase_ends[phase];
+  }
   const std::vector<ArgUse>& uses(int phase) const { return uses_[phase]; }
   int threads(int phase) const { return threads_[phase]; }
   bool has_host_calls(int phase) const { return phase_hosts_[phase]; }
-  // One cheap native step: may run on the pushing thread.
-  bool inline_ok() const { return inline_ok_; }
+  // May run on the pushing thread: one cheap native step, or native steps on one thread whose
+  // quickest run so far was shorter than waking a worker and waiting for it.
+  bool inline_ok(int phase) const {
+    return inline_ok_ || fastest_[phase].load(std::memory_order_relaxed) <= kInlineNanoseconds;
+  }
+  // Whether runs of the phase are to report how long they took. Thread-safe, like the report.
+  bool wants_duration(int phase) const {
+    return !inline_ok_ && threads_[phase] == 1 && !phase_hosts_[phase];
+  }
+  void report_duration(int phase, int64_t nanoseconds) const;
 
  private:
+  static constexpr int64_t kInlineNanoseconds = 100000;
+
   void flatten();
   void append_nested(const Step& outer, std::vector<Step>* flat);
   Slot outer_slot(const Slot& slot, const Step& outer, size_t arena_base, int32_t first_constant,
@@ -128,6 +145,7 @@ class Plan {
   void check_slot(const Step& step, const Slot& slot, bool output) const;
   void analyse_step(int64_t number, int phase);
   void analyse_kept();
+  void analyse_whole();
   int32_t scalar_buffer(int32_t index, DType dtype);
 
   PlanSpec spec_;
@@ -140,6 +158,7 @@ class Plan {
   size_t pointer_count_ = 0;
   Device device_;
   bool inline_ok_ = false;
+  mutable std::vector<std::atomic<int64_t>> fastest_;  // nanoseconds, per phase and for the whole
 };
 
 }  // namespace mixflow::plan

@@ -1,14 +1,19 @@
 #include "plan/runner.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 
+#include "base/parallel.h"
 #include "plan/runtime.h"
 #include "plan/scalar.h"
 
 namespace mixflow::plan {
 namespace {
+
+constexpr int64_t kCopyGrain = 1 << 17;  // bytes for which a thread pays
 
 engine::Lane compute_lane(Device device) {
   return engine::Lane{engine::LaneKind::compute, device.id};
@@ -19,6 +24,21 @@ double now(bool alone) {
   timespec time{};
   clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Whether a run can read a feed's source in place of the argument: the phase only reads the
+// argument, which has its storage for itself, and the source is not one of the arguments.
+bool may_alias(const Binding& binding, int phase, const Feed& feed) {
+  const auto& args = binding.args();
+  const ArgUse& use = binding.plan().uses(phase)[feed.arg];
+  const Chunk* target = args[feed.arg].chunk.get();
+  const Chunk* source = feed.source.chunk.get();
+  const auto count = [&](const Chunk* chunk) {
+    return std::count_if(args.begin(), args.end(),
+                         [&](const Array& arg) { return arg.chunk.get() == chunk; });
+  };
+  return !use.writes && count(target) == 1 && count(source) == 0 &&
+         source->layout() == binding.plan().arg_descs()[feed.arg].layout;
 }
 
 // The task of one run. `position_` and what follows are touched by one thread at a time: the one
@@ -37,15 +57,21 @@ class Run final : public engine::Task {
   // `this` may be gone when it returns. Never throws.
   void proceed(bool python);
 
+  const std::vector<Feed>& feeds() const { return feeds_; }
+
  private:
   const Plan& plan() const { return binding_->plan(); }
   void store_scalars(const RunOptions& options);
+  void take_feeds();
+  bool only_fed(size_t index) const;
   void resolve_pointers();
+  const Array& argument(int32_t index) const;
   void* resolve(const Slot& slot);
   storage::BlockRef owner_of(const Slot& slot) const;
   std::vector<HostBuffer> host_buffers(const std::vector<Slot>& slots,
                                        const std::vector<Desc>& descs, size_t first) const;
   kernels::RunContext context_of(const Step& step) const;
+  void timed_steps();
   void native_steps();
   void run_native(const Step& step, kernels::Buffers buffers);
   void run_kernel(const Step& step, kernels::Buffers buffers);
@@ -60,6 +86,7 @@ class Run final : public engine::Task {
   std::vector<uint64_t> draws_;
   std::array<uint64_t, 4> few_scalars_{};
   std::vector<uint64_t> many_scalars_;
+  std::vector<Feed> feeds_;
   std::shared_ptr<std::vector<double>> times_;
   ScopeRef scope_;  // only held: the callback that pushed this run ends after it
   int64_t position_;
@@ -93,6 +120,10 @@ class Hop final : public engine::Task {
 Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
     : binding_(std::move(binding)), phase_(options.phase), rng_(rng), scope_(current_scope()) {
   if (options.draws) draws_ = *options.draws;
+  for (const Feed& feed : options.feeds) {
+    feeds_.push_back(feed);
+    feeds_.back().alias = feed.alias && may_alias(*binding_, phase_, feed);
+  }
   times_ = options.times;
   if (times_) {
     times_->assign(static_cast<size_t>(plan().phase_end(phase_) - plan().phase_begin(phase_)), 0.0);
@@ -102,7 +133,7 @@ Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
   store_scalars(options);
   site = options.site;
   threads = plan().threads(phase_);
-  inline_ok = plan().inline_ok();
+  inline_ok = plan().inline_ok(phase_);
   lane = compute_lane(plan().device());
   if (inline_ok && threads == 1) lane.kind = engine::LaneKind::small;
   if (position_ < end_ && plan().steps()[position_].host) {
@@ -123,8 +154,9 @@ void Run::store_scalars(const RunOptions& options) {
 void Run::run(engine::TaskContext& context) {
   context_ = &context;
   try {
+    take_feeds();
     resolve_pointers();
-    if (!plan().has_host_calls(phase_)) return native_steps();
+    if (!plan().has_host_calls(phase_)) return timed_steps();
   } catch (...) {
     if (scope_) scope_->fail(std::current_exception(), describe());
     throw;
@@ -133,11 +165,44 @@ void Run::run(engine::TaskContext& context) {
   proceed(lane.kind == engine::LaneKind::python);
 }
 
+// Copies what the run was given into its arguments, and lets go of what it was copied from.
+void Run::take_feeds() {
+  for (const Feed& feed : feeds_) {
+    if (feed.alias) continue;
+    const Array& target = binding_->args()[feed.arg];
+    char* to = static_cast<char*>(target.data());
+    const char* from = static_cast<const char*>(feed.source.data());
+    if (to == from) continue;
+    parallel_for(feed.source.overlaps(target) ? 1 : context_->threads(),
+                 static_cast<int64_t>(target.bytes()), kCopyGrain,
+                 [&](int64_t begin, int64_t end) {
+                   std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin));
+                 });
+  }
+  for (size_t i = 0; i < feeds_.size(); ++i) {
+    if (only_fed(i)) context_->release(feeds_[i].source.chunk->tag());
+  }
+}
+
+// Whether this is the last feed from its storage and no argument lies there.
+bool Run::only_fed(size_t index) const {
+  const Chunk* chunk = feeds_[index].source.chunk.get();
+  const auto& args = binding_->args();
+  for (size_t i = 0; i < feeds_.size(); ++i) {
+    const bool same = feeds_[i].source.chunk.get() == chunk;
+    if (same && (i > index || feeds_[i].alias)) return false;
+    if (args[feeds_[i].arg].chunk.get() == chunk) return false;
+  }
+  const auto& claims = binding_->claims(phase_);
+  return std::none_of(claims.begin(), claims.end(),
+                      [&](const auto& claim) { return args[claim.arg].chunk.get() == chunk; });
+}
+
 // Memory is taken here, once per run; between steps nothing is allocated.
 void Run::resolve_pointers() {
   const size_t bytes = plan().arena_bytes();
   if (binding_->arena()) {
-    arena_ = binding_->arena()->memory(bytes, phase_ > 0);
+    arena_ = binding_->arena()->memory(bytes, phase_ > 0 && phase_ != plan().whole());
   } else if (bytes) {
     arena_ = storage::allocate(bytes);
   }
@@ -154,10 +219,17 @@ void Run::resolve_pointers() {
   }
 }
 
+const Array& Run::argument(int32_t index) const {
+  for (const Feed& feed : feeds_) {
+    if (feed.alias && feed.arg == index) return feed.source;
+  }
+  return binding_->args()[index];
+}
+
 void* Run::resolve(const Slot& slot) {
   switch (slot.kind) {
     case Slot::Kind::arg:
-      return binding_->args()[slot.index].data();
+      return argument(slot.index).data();
     case Slot::Kind::arena:
       return static_cast<char*>(arena_->data()) + slot.offset;
     case Slot::Kind::scalar:
@@ -175,7 +247,7 @@ void* Run::resolve(const Slot& slot) {
 storage::BlockRef Run::owner_of(const Slot& slot) const {
   switch (slot.kind) {
     case Slot::Kind::arg:
-      return binding_->args()[slot.index].chunk->block();
+      return argument(slot.index).chunk->block();
     case Slot::Kind::constant:
       return plan().constants()[slot.index].chunk->block();
     case Slot::Kind::arena:
@@ -203,6 +275,14 @@ kernels::RunContext Run::context_of(const Step& step) const {
                                   : draws_[static_cast<size_t>(step.draw_slot)];
   }
   return context;
+}
+
+void Run::timed_steps() {
+  if (!plan().wants_duration(phase_)) return native_steps();
+  const auto start = std::chrono::steady_clock::now();
+  native_steps();
+  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
+  plan().report_duration(phase_, took.count());
 }
 
 void Run::native_steps() {
@@ -250,7 +330,10 @@ void Run::step_done() {
   }
   const auto& claims = binding_->claims(phase_);
   while (next_claim_ < claims.size() && claims[next_claim_].last_step <= position_) {
-    context_->release(binding_->args()[claims[next_claim_++].arg].chunk->tag());
+    const int32_t arg = claims[next_claim_++].arg;
+    if (&argument(arg) == &binding_->args()[arg]) {
+      context_->release(binding_->args()[arg].chunk->tag());
+    }
   }
 }
 
@@ -336,20 +419,48 @@ size_t held_bytes(const Binding& binding, int phase, bool transient) {
   return total;
 }
 
-void declare(engine::Task* task, const Binding& binding, int phase) {
-  const auto& claims = binding.claims(phase);
-  task->reads.reserve(claims.size() + 1);
-  task->writes.reserve(claims.size() + 1);
+// Whether the argument's content of before the run is not read.
+bool is_fed(const Binding& binding, const std::vector<Feed>& feeds, const Chunk* chunk) {
+  return std::any_of(feeds.begin(), feeds.end(), [&](const Feed& feed) {
+    const Array& target = binding.args()[feed.arg];
+    return target.chunk.get() == chunk && (feed.alias || target.covers_chunk());
+  });
+}
+
+void check_feeds(const Binding& binding, const std::vector<Feed>& feeds) {
+  for (const Feed& feed : feeds) {
+    check(feed.arg >= 0 && feed.arg < static_cast<int64_t>(binding.args().size()), "[",
+          binding.plan().label(), "] expected feeds for arguments below ", binding.args().size(),
+          ", got ", feed.arg);
+    const Desc& want = binding.args()[feed.arg].desc;
+    const Desc& got = feed.source.desc;
+    check(want.dtype == got.dtype && want.shape == got.shape && want.device == got.device, "[",
+          binding.plan().label(), "] expected ", want.str(), " as feed of argument ", feed.arg,
+          ", got ", got.str(), want.device == got.device ? "" : " on another device");
+  }
+}
+
+void declare(Run* task, const Binding& binding, const RunOptions& options) {
+  const auto& claims = binding.claims(options.phase);
+  const std::vector<Feed>& feeds = task->feeds();
+  task->reads.reserve(claims.size() + feeds.size() + 1);
+  task->writes.reserve(claims.size() + feeds.size() + 1);
+  for (const Feed& feed : feeds) {
+    task->reads.push_back(feed.source.chunk->tag());
+    if (!feed.alias) declare_write(task, binding.args()[feed.arg]);
+  }
   for (const auto& claim : claims) {
     const Array& array = binding.args()[claim.arg];
     if (claim.writes) declare_write(task, array);
-    if (claim.reads && !(claim.writes && !array.covers_chunk())) {
+    if (!claim.reads || (claim.writes && !array.covers_chunk())) continue;
+    if (feeds.empty() || !is_fed(binding, feeds, array.chunk.get())) {
       task->reads.push_back(array.chunk->tag());
     }
   }
   if (const ArenaRef& arena = binding.arena()) {
+    const bool later = options.phase > 0 && options.phase != binding.plan().whole();
     task->writes.push_back(arena->tag());
-    if (phase > 0) task->reads.push_back(arena->tag());
+    if (later) task->reads.push_back(arena->tag());
   }
 }
 
@@ -357,7 +468,8 @@ RngState draws_for(const Binding& binding, const RunOptions& options) {
   const Plan& plan = binding.plan();
   const void* user = options.user ? options.user : &plan;
   const bool random = plan.num_draws() > 0 || plan.host_calls() > 0;
-  if (options.phase > 0) {  // the numbers of phase 0, so that recomputed draws are equal
+  if (options.phase > 0 && options.phase != plan.whole()) {
+    // The numbers of phase 0, so that recomputed draws are equal.
     return binding.arena()->resume(user, plan.label());
   }
   const uint64_t count = options.draws ? 0 : static_cast<uint64_t>(plan.num_draws());
@@ -392,7 +504,7 @@ class CopyTask final : public engine::Task {
 
 uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
   const Plan& plan = binding->plan();
-  check(options.phase >= 0 && options.phase < plan.phases(), "[", plan.label(),
+  check(options.phase >= 0 && options.phase <= plan.whole(), "[", plan.label(),
         "] expected a phase below ", plan.phases(), ", got ", options.phase);
   check(static_cast<int64_t>(options.num_scalars) == plan.num_scalars(), "[", plan.label(),
         "] expected ", plan.num_scalars(), " scalars, got ", options.num_scalars);
@@ -400,11 +512,12 @@ uint64_t push_run(const BindingRef& binding, const RunOptions& options) {
         plan.label(), "] expected ", plan.num_draws(), " recorded draw numbers, got ",
         options.draws ? options.draws->size() : 0);
   binding->check_layouts();
+  check_feeds(*binding, options.feeds);
   const RngState rng = draws_for(*binding, options);
   auto run = std::make_unique<Run>(binding, options, rng);
   run->held_bytes = held_bytes(*binding, options.phase, options.transient);
-  declare(run.get(), *binding, options.phase);
-  run->take_stamps();
+  declare(run.get(), *binding, options);
+  run->take_stamps();  // after the feeds have been declared: they write what is stamped
   engine().push(std::move(run));
   return rng.next;
 }

@@ -108,6 +108,7 @@ class Binding {
     bool writes;
     int64_t last_step;
   };
+  // phase: a phase's number, or Plan::whole().
   const std::vector<Claim>& claims(int phase) const { return claims_[phase]; }
 
  private:
@@ -123,10 +124,19 @@ class Binding {
 };
 using BindingRef = std::shared_ptr<const Binding>;
 
+// An array whose content a run copies into one of its arguments before its first step. With `alias`
+// it may read the array in place of the argument, which then keeps what it had.
+struct Feed {
+  int32_t arg = 0;
+  Array source;
+  bool alias = false;
+};
+
 struct RunOptions {
   const double* scalars = nullptr;
   size_t num_scalars = 0;
-  int phase = 0;
+  int phase = 0;  // or Plan::whole(): all phases as one task
+  std::vector<Feed> feeds;
   const std::vector<uint64_t>* draws = nullptr;  // recorded numbers, one per random step
   uint32_t site = 0;
   const void* user = nullptr;  // who owns the arena between phases; null = the plan

@@ -131,8 +131,26 @@ class Bound(Protocol):
     """A plan with its arguments: `run` is one native call."""
 
     def run(
-        self, scalars: Sequence[float] = (), phase: int = 0, draws: Sequence[int] | None = None
-    ) -> int: ...
+        self,
+        scalars: Sequence[float] = (),
+        phase: int = 0,
+        draws: Sequence[int] | None = None,
+        feeds: Sequence[tuple[int, Array]] | None = None,
+        alias: bool = False,
+    ) -> int:
+        """Like `Plan.run`.
+
+        Args:
+            phase: a phase, or -1: all of them as one task.
+            feeds: (argument, array) pairs; each array's content is copied into the argument's
+                before the first step, as part of the task.
+            alias: the run may read the feeds in place of their arguments, which then keep what
+                they had. It does where the arguments are only read.
+
+        Raises:
+            MXNetError: a feed's dtype, shape or device is not the argument's.
+        """
+
     def profile(self, scalars: Sequence[float] = (), phase: int = 0) -> list[float]:
         """Runs a phase with a clock at every step and waits; seconds of each step.
 

@@ -7,7 +7,7 @@ with its bytes. There is one plan per (is_train, requested gradients, monitored)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
 
 _FLOAT = np.dtype(np.float32)
+Feeds = Sequence[tuple[int, NDArray]]
 
 
 class _Program:
@@ -51,8 +52,7 @@ class Executor:
     Made by `Symbol.bind` and `Symbol.simple_bind`. Not thread-safe.
 
     Attributes:
-        arg_dict, grad_dict, aux_dict: arrays by name; `grad_dict` holds None where no gradient is
-            asked for.
+        grad_dict, aux_dict: arrays by name; `grad_dict` holds None where no gradient is asked for.
         arg_arrays, grad_arrays, aux_arrays: the same in list order.
         outputs: stable arrays, filled by `forward`.
     """
@@ -71,13 +71,14 @@ class Executor:
     ) -> None:
         self._symbol = symbol
         self._ctx = ctx
-        self.arg_dict = dict(args)
+        self._args = dict(args)
         self.aux_dict = dict(aux)
-        self._grad_req = {n: grad_req.get(n, "null") for n in self.arg_dict}
-        self.grad_dict = {n: grads.get(n) for n in self.arg_dict}
+        self._grad_req = {n: grad_req.get(n, "null") for n in self._args}
+        self.grad_dict = {n: grads.get(n) for n in self._args}
         for name, array in self.grad_dict.items():
             if array is None:
                 self._grad_req[name] = "null"
+        self._wants_gradients = any(r != "null" for r in self._grad_req.values())
         self._types = types
         self._arena = arena if arena is not None else _rt.core.Arena(ctx.key)
         self._memory_limit = memory_limit
@@ -85,6 +86,9 @@ class Executor:
         self._programs: dict[Any, _Program] = {}
         self._outputs: list[NDArray] | None = None
         self._ones: list[NDArray] | None = None
+        self._heads_changed = False
+        self._aliased: Feeds = ()  # what the last run read in place of arguments
+        self._seen = False  # somebody has handles of the arguments
         self._pending: _Program | None = None
         self._monitor: tuple[Callable[[str, NDArray], None], bool] | None = None
 
@@ -94,6 +98,20 @@ class Executor:
     def ctx(self) -> Context:
         """Where it runs."""
         return self._ctx
+
+    @property
+    def arg_dict(self) -> dict[str, NDArray]:
+        """Arguments by name. Whoever has seen them finds each batch copied into them."""
+        self._seen = True
+        self._settle()
+        return self._args
+
+    def _settle(self) -> None:
+        """Copies what the last run read in place of arguments into these."""
+        fed, self._aliased = self._aliased, ()
+        arrays = list(self._args.values()) if fed else []
+        for index, source in fed:
+            source.copyto(arrays[index])
 
     @property
     def arg_arrays(self) -> list[NDArray]:
@@ -149,7 +167,7 @@ class Executor:
         count, watched = len(self._symbol.heads), self._watched()
         graph = Graph(self._graph.inputs, (*self._symbol.heads, *watched))
         requests = {n: r for n, r in self._grad_req.items() if r != "null"} if backward else {}
-        arrays = [*self.arg_dict.values(), *self.aux_dict.values()]
+        arrays = [*self._args.values(), *self.aux_dict.values()]
         if backward:
             arrays += self._heads()
             for value in watched:
@@ -207,18 +225,39 @@ class Executor:
         """
         for name, value in kwargs.items():
             self._feed(name, value)
-        backward = bool(is_train) and any(r != "null" for r in self._grad_req.values())
-        program = self._program(bool(is_train), backward)
-        program.bound.run((), 0)
+        self._forward(bool(is_train), None)
+        return self.outputs
+
+    def _forward(self, train: bool, feeds: Feeds | None) -> None:
+        """`forward` with arrays by position of the argument."""
+        backward = train and self._wants_gradients
+        fed = {index for index, _ in feeds or ()}
+        self._aliased = [pair for pair in self._aliased if pair[0] not in fed]
+        self._settle()
+        program = self._program(train, backward)
+        program.bound.run((), 0, None, feeds)
         self._pending = program if backward else None
         if self._monitor is not None:
             self._report(program)
-        return self.outputs
+
+    def _forward_backward(self, feeds: Feeds | None) -> None:
+        """Both phases in training mode as one task, with head gradients of ones."""
+        if self._monitor is not None or not self._wants_gradients:
+            self._forward(True, feeds)
+            return self.backward()
+        self._set_heads(None)
+        self._pending = None
+        if self._seen or feeds is None:
+            self._settle()
+            self._program(True, True).bound.run((), -1, None, feeds)
+        else:
+            self._program(True, True).bound.run((), -1, None, feeds, True)
+            self._aliased = feeds
 
     def _feed(self, name: str, value: Any) -> None:
-        if name not in self.arg_dict:
-            raise UnknownNameError(describe_unknown("argument", name, list(self.arg_dict)))
-        target = self.arg_dict[name]
+        if name not in self._args:
+            raise UnknownNameError(describe_unknown("argument", name, list(self._args)))
+        target = self._args[name]
         if tuple(np.shape(value)) != tuple(target.shape):
             raise ShapeError(
                 f"[forward] expected shape {tuple(target.shape)} for '{name}', "
@@ -246,7 +285,7 @@ class Executor:
             GraphError: no such forward, or its values were used already.
             MXNetError: another user of the arena ran in between.
         """
-        if not any(r != "null" for r in self._grad_req.values()):
+        if not self._wants_gradients:
             return
         if self._pending is None or not is_train:
             raise GraphError(
@@ -259,7 +298,7 @@ class Executor:
     def _set_heads(self, out_grads: Any) -> None:
         targets = self._heads()
         if out_grads is None:
-            if getattr(self, "_heads_changed", False):
+            if self._heads_changed:
                 for target in targets:
                     target[:] = 1.0
                 self._heads_changed = False

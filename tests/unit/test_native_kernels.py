@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -124,14 +124,33 @@ PRECISE: list[tuple[str, Callable[[Any], Any], np.ndarray]] = [
 ]
 
 
+@pytest.fixture(params=["baseline", "avx2", "avx512"])
+def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every instruction set that was compiled and that this processor has."""
+    used = core.limit_instructions(request.param)
+    try:
+        if used != request.param:
+            pytest.skip(f"no {request.param} here")
+        yield used
+    finally:
+        core.limit_instructions("avx512")
+
+
+def test_an_unknown_instruction_set_is_an_error() -> None:
+    with pytest.raises(MXNetError, match="expected baseline, avx2 or avx512, got mmx"):
+        core.limit_instructions("mmx")
+
+
 @pytest.mark.parametrize(("name", "exact", "x"), PRECISE)
-def test_functions_within_four_units(name: str, exact: Callable[[Any], Any], x: np.ndarray) -> None:
+def test_functions_within_four_units(
+    name: str, exact: Callable[[Any], Any], x: np.ndarray, instructions: str
+) -> None:
     with np.errstate(all="ignore"):
         expected = exact(x.astype(np.float64))
     assert ulps(run(name, [x], (F32, x.shape)), expected) < 4
 
 
-def test_power_is_precise_and_keeps_the_special_cases() -> None:
+def test_power_is_precise_and_keeps_the_special_cases(instructions: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (g.ravel() for g in np.meshgrid(EDGES, [*EDGES, 2, 3, -3]))
     x = np.concatenate([np.exp(rng.uniform(-20, 20, 20000)), a]).astype(np.float32)

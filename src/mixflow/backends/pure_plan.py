@@ -273,15 +273,45 @@ class Bound:
         self._executed = 0
 
     def run(
-        self, scalars: Sequence[float] = (), phase: int = 0, draws: Sequence[int] | None = None
+        self,
+        scalars: Sequence[float] = (),
+        phase: int = 0,
+        draws: Sequence[int] | None = None,
+        feeds: Sequence[tuple[int, Any]] | None = None,
+        alias: bool = False,
     ) -> int:
-        """See `_rt.Plan.run`."""
-        self._plan._check(self._args, scalars, phase)
-        if self._arena is None and self._plan.phases > 1:
-            raise MXNetError(f"[{self._plan.label}] expected an arena for a plan of several phases")
-        first, done = self._plan._run(self._args, scalars, self._arena, phase, draws, self)
-        self._executed += done
-        return first
+        """See `_rt.Bound`; `alias` has no use here."""
+        plan = self._plan
+        numbers: list[int] = []
+        for number in range(plan.phases) if phase == -1 else (phase,):
+            plan._check(self._args, scalars, number)
+            if self._arena is None and plan.phases > 1:
+                raise MXNetError(f"[{plan.label}] expected an arena for a plan of several phases")
+            if not numbers:
+                self._feed(feeds or ())
+            first, done = plan._run(self._args, scalars, self._arena, number, draws, self)
+            numbers.append(first)
+            self._executed += done
+        return numbers[0]
+
+    def _feed(self, feeds: Sequence[tuple[int, Any]]) -> None:
+        for index, source in feeds:
+            if not 0 <= index < len(self._args):
+                raise MXNetError(
+                    f"[{self._plan.label}] expected feeds for arguments below {len(self._args)}, "
+                    f"got {index}"
+                )
+            target = self._args[index]
+            if source._np.shape != target._np.shape or source._np.dtype != target._np.dtype:
+                raise MXNetError(
+                    f"[{self._plan.label}] expected {target._np.dtype}{list(target._np.shape)} as "
+                    f"feed of argument {index}, got {source._np.dtype}{list(source._np.shape)}"
+                )
+            failed = source._chunk.error
+            if failed is None:
+                target._np[...] = source._np
+            target._chunk.wrote()
+            target._chunk.error = failed
 
     def profile(self, scalars: Sequence[float] = (), phase: int = 0) -> list[float]:
         """See `_rt.Bound`; every step is a host call here."""

@@ -28,6 +28,15 @@ def split_batch(size: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(bounds)]
 
 
+def _same_kind(source: NDArray, target: NDArray) -> bool:
+    """Whether a plain copy of the bytes will do."""
+    return (
+        type(source) is type(target)
+        and source.dtype_code == target.dtype_code
+        and source.device == target.device
+    )
+
+
 class ExecutorGroup:
     """The executors of a Module.
 
@@ -59,6 +68,8 @@ class ExecutorGroup:
         self.batch_size = data_shapes[0].shape[DataDesc.get_batch_axis(data_shapes[0].layout)]
         self.slices = split_batch(self.batch_size, len(self.contexts))
         self.executors = [self._bind(i, shared) for i in range(len(self.contexts))]
+        self._inputs = [e._args for e in self.executors]
+        self._positions = {n: i for i, n in enumerate(self._inputs[0])}
 
     def _bind(self, number: int, shared: ExecutorGroup | None) -> Any:
         part = self.slices[number]
@@ -82,31 +93,52 @@ class ExecutorGroup:
             **shapes,
         )
 
-    def load_batch(self, batch: DataBatch) -> None:
-        """Copies a batch into the executors' inputs; labels only if some are bound."""
-        self._load(self.data_shapes, batch.data)
-        if batch.label and self.label_shapes:
-            self._load(self.label_shapes, batch.label)
+    def _feeds(self, batch: DataBatch) -> list[list[tuple[int, NDArray]]]:
+        """Per executor: its part of a batch by position of the input that it goes to.
 
-    def _load(self, descriptions: Sequence[DataDesc], arrays: Sequence[NDArray]) -> None:
+        Labels only if some are bound. What has another dtype or context is copied at once.
+        """
+        feeds: list[list[tuple[int, NDArray]]] = [[] for _ in self.executors]
+        self._add(feeds, self.data_shapes, batch.data)
+        if batch.label and self.label_shapes:
+            self._add(feeds, self.label_shapes, batch.label)
+        return feeds
+
+    def _add(
+        self,
+        feeds: list[list[tuple[int, NDArray]]],
+        descriptions: Sequence[DataDesc],
+        arrays: Sequence[NDArray],
+    ) -> None:
         if len(descriptions) != len(arrays):
             names = [d.name for d in descriptions]
             raise ShapeError(f"[Module] expected arrays for {names}, got {len(arrays)}")
         for d, array in zip(descriptions, arrays, strict=True):
-            if tuple(array.shape) != d.shape:
+            if array.shape != d.shape:
                 raise ShapeError(
                     f"[Module] expected shape {d.shape} for '{d.name}', got {array.shape}"
                 )
-            for part, executor in zip(self.slices, self.executors, strict=True):
-                target = executor.arg_dict.get(d.name)
-                if target is not None:
-                    whole = len(self.slices) == 1
-                    (array if whole else array[part.start : part.stop]).copyto(target)
+            position = self._positions.get(d.name)
+            if position is None:
+                continue
+            for number, own in enumerate(feeds):
+                part = self.slices[number]
+                source = array if len(feeds) == 1 else array[part.start : part.stop]
+                target = self._inputs[number][d.name]
+                if _same_kind(source, target):
+                    own.append((position, source))
+                else:
+                    source.copyto(target)
 
-    def forward(self, is_train: bool) -> None:
-        """Forward on every context."""
-        for executor in self.executors:
-            executor.forward(is_train=is_train)
+    def forward(self, batch: DataBatch, is_train: bool) -> None:
+        """Forward of a batch on every context."""
+        for executor, feeds in zip(self.executors, self._feeds(batch), strict=True):
+            executor._forward(is_train, feeds)
+
+    def forward_backward(self, batch: DataBatch) -> None:
+        """Forward in training mode and backward: one task per context."""
+        for executor, feeds in zip(self.executors, self._feeds(batch), strict=True):
+            executor._forward_backward(feeds)
 
     def backward(self, out_grads: Sequence[NDArray] | None = None) -> None:
         """Backward on every context; head gradients are split like the batch."""
@@ -139,4 +171,6 @@ class ExecutorGroup:
 
     def arrays(self, kind: str, name: str) -> list[NDArray]:
         """The array of a name ('arg', 'grad' or 'aux') on each context."""
-        return [getattr(e, f"{kind}_dict")[name] for e in self.executors]
+        return [
+            (e._args if kind == "arg" else getattr(e, f"{kind}_dict"))[name] for e in self.executors
+        ]

@@ -426,11 +426,11 @@ class Module(BaseModule):
         executor = self._executors.executors[0]
         assert self._updater is not None
         for index, name in enumerate(names):
-            self._updater(index, executor.grad_dict[name], executor.arg_dict[name])
+            self._updater(index, executor.grad_dict[name], executor._args[name])
 
     def _make_fused(self, names: Sequence[str]) -> opt.FusedUpdate | None:
         executor = self._executors.executors[0]
-        weights = [executor.arg_dict[n] for n in names]
+        weights = [executor._args[n] for n in names]
         grads = [executor.grad_dict[n] for n in names]
         assert self._optimizer is not None
         assert self._updater is not None
@@ -449,8 +449,16 @@ class Module(BaseModule):
         """
         self._require("binded", "params_initialized")
         self._fit_shapes(data_batch)
-        self._executors.load_batch(data_batch)
-        self._executors.forward(self.for_training if is_train is None else is_train)
+        self._executors.forward(data_batch, self.for_training if is_train is None else is_train)
+
+    def forward_backward(self, data_batch: DataBatch) -> None:
+        """Forward in training mode, then backward: one native call per context."""
+        own = (Module.forward, Module.backward)
+        if (type(self).forward, type(self).backward) != own:  # a subclass has its own
+            return super().forward_backward(data_batch)
+        self._require("binded", "params_initialized")
+        self._fit_shapes(data_batch)
+        self._executors.forward_backward(data_batch)
 
     def _fit_shapes(self, batch: DataBatch) -> None:
         group = self._executors

@@ -6,7 +6,7 @@ numbers as scalars of the run. It is rebuilt when a rule changes its operator or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,10 @@ class FusedUpdate:
         self._indices = list(indices)
         self._weights = list(weights)
         self._grads = list(grads)
-        self._signature: Any = None
+        self._plans: dict[Any, Any] = {}  #: by signature
+        self._state: Any = None  #: what the numbers were made of, where that can be told
         self._bound: Any = None
-        self._keep: list[Any] = []
+        self._numbers: list[float] = []
 
     @staticmethod
     def usable(optimizer: Optimizer, weights: Sequence[NDArray]) -> bool:
@@ -55,34 +56,54 @@ class FusedUpdate:
         """One update of every parameter."""
         optimizer = self._updater.optimizer
         optimizer._update_count(self._indices)
-        rules = [optimizer.update_rule(i) for i in self._indices]
-        signature = [(r.op, tuple(r.params.items()), tuple(r.scalars)) for r in rules]
-        if signature != self._signature:
-            self._build(rules)
-            self._signature = signature
-        self._bound.run([float(v) for r in rules for v in r.scalars.values()])
+        state = optimizer._rule_state()
+        if state is None or state != self._state:
+            self._prepare([optimizer.update_rule(i) for i in self._indices])
+            self._state = state
+        self._bound.run(self._numbers)
 
-    def _build(self, rules: Sequence[UpdateRule]) -> None:
-        graph, arrays = self._graph(rules)
+    def _prepare(self, rules: Sequence[UpdateRule]) -> None:
+        """The numbers of a run, equal ones once, and the plan for them."""
+        slots: dict[tuple[str, float], int] = {}
+        signature = tuple(
+            (
+                rule.op,
+                tuple(rule.params.items()),
+                tuple(
+                    (n, slots.setdefault((n, float(v)), len(slots)))
+                    for n, v in rule.scalars.items()
+                ),
+            )
+            for rule in rules
+        )
+        self._numbers = [value for _, value in slots]
+        self._bound = self._plans.get(signature)
+        if self._bound is None:
+            self._bound = self._plans[signature] = self._build(rules, slots)
+
+    def _build(self, rules: Sequence[UpdateRule], slots: Mapping[tuple[str, float], int]) -> Any:
+        graph, arrays = self._graph(rules, slots)
         device = self._weights[0].context.key
         compiled = compile_graph(graph, default_backend(), device=device)
-        self._keep = [compiled, arrays]
-        self._bound = compiled.plan.bind(arrays)
+        return compiled.plan.bind(arrays)
 
-    def _graph(self, rules: Sequence[UpdateRule]) -> tuple[ir.Graph, list[NDArray]]:
+    def _graph(
+        self, rules: Sequence[UpdateRule], slots: Mapping[tuple[str, float], int]
+    ) -> tuple[ir.Graph, list[NDArray]]:
         """The joint graph and the arrays of its arguments."""
         arguments: list[ir.Value] = []
-        scalars: list[ir.Value] = []
+        scalars = [
+            ir.variable(f"{name}{number}", _NUMBER, "scalar") for (name, _), number in slots.items()
+        ]
         arrays: list[NDArray] = []
         updates: list[tuple[ir.Value, ir.Value]] = []
         for number, rule in enumerate(rules):
             weight, grad = self._weights[number], self._grads[number]
             own = [weight, grad, *state_list(self._updater.state(self._indices[number], weight))]
             values = [_argument(f"p{number}_{k}", array) for k, array in enumerate(own)]
-            numbers = {n: ir.variable(f"p{number}_{n}", _NUMBER, "scalar") for n in rule.scalars}
+            numbers = {n: scalars[slots[n, float(v)]] for n, v in rule.scalars.items()}
             arguments += values
             arrays += own
-            scalars += numbers.values()
             updates += _apply(rule, values, numbers)
         return ir.Graph((*arguments, *scalars), (), tuple(updates)), arrays
 

@@ -21,6 +21,8 @@ class SGD(Optimizer):
         lazy_update: kept for MXNet programs; dense gradients do not differ.
     """
 
+    rule_counts = False
+
     def __init__(self, momentum: float = 0.0, lazy_update: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.momentum = self._finite("momentum", momentum)
@@ -43,10 +45,14 @@ class SGD(Optimizer):
 class ccSGD(SGD):
     """The old name of SGD."""
 
+    rule_counts = False
+
 
 @register
 class NAG(SGD):
     """SGD with Nesterov's look-ahead momentum (Sutskever et al., 2013)."""
+
+    rule_counts = False
 
     def update_rule(self, index: Any) -> UpdateRule:
         """sgd_update without momentum, else nag_mom_update."""
@@ -105,6 +111,8 @@ class RMSProp(Optimizer):
         clip_weights: largest absolute weight; None = none.
     """
 
+    rule_counts = False
+
     def __init__(
         self,
         learning_rate: float = 0.001,
@@ -144,6 +152,8 @@ class AdaGrad(Optimizer):
         eps: added to the root of the sum of squares.
     """
 
+    rule_counts = False
+
     def __init__(self, eps: float = 1e-7, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.float_stable_eps = eps
@@ -166,6 +176,8 @@ class Signum(Optimizer):
         momentum: 0 = signSGD.
         wd_lh: decoupled weight decay.
     """
+
+    rule_counts = False
 
     def __init__(
         self,

@@ -166,9 +166,12 @@ class Optimizer:
         self.lr = self._finite("learning_rate", lr)
 
     def _update_count(self, index: Any) -> None:
+        counts, start, most = self._counts, self.begin_num_update, self.num_update
         for one in index if isinstance(index, (list, tuple)) else [index]:
-            self._counts[one] = self._counts.get(one, self.begin_num_update) + 1
-            self.num_update = max(self.num_update, self._counts[one])
+            counts[one] = count = counts.get(one, start) + 1
+            if count > most:
+                most = count
+        self.num_update = most
 
     def _get_lr(self, index: Any) -> float:
         return self.learning_rate * self._multiplier(self.lr_mult, index, "lr_mult")
@@ -197,6 +200,25 @@ class Optimizer:
     def create_state(self, index: Any, weight: NDArray) -> Any:
         """State of a parameter: None, an array, or a tuple of arrays like the weight."""
         return None
+
+    #: Whether `update_rule` depends on a parameter's count of updates, other than by the schedule.
+    #: Each class says it for itself: what a subclass overrides may count.
+    rule_counts = True
+
+    def __init_subclass__(cls) -> None:
+        cls.rule_counts = vars(cls).get("rule_counts", True)
+
+    def _rule_state(self) -> dict[str, Any] | None:
+        """All that the rules depend on, to be compared; None where only they can tell."""
+        if self.rule_counts or self.param_dict:
+            return None
+        state = {
+            k: v.copy() if type(v) is dict else v
+            for k, v in vars(self).items()
+            if k != "_counts" and k != "num_update"
+        }
+        state["learning_rate"] = self.learning_rate
+        return state
 
     def update_rule(self, index: Any) -> UpdateRule:
         """The update of parameter `index` with its count as it stands; subclasses implement it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,10 +109,40 @@ def finish(graph: Graph, *, fuse: bool = True, backend: Any = None) -> Graph:
     return run_passes(graph, _finishing(fuse, backend), _LOWERED)
 
 
+#: Nanoseconds of one thread below which a whole plan stays on it: bringing others in, step by step,
+#: costs about as much, and the plan may run on the thread that pushes it.
+LIGHT = 60_000.0
+_FREE = ("reshape", "assign")  # as a rule nothing to do when run
+_HEAVY = ("conv", "rnn", "linalg", "sort")
+
+
+def _size(value: Value) -> int:
+    shape = value.type.shape if value.type is not None else None
+    return math.prod(d or 1 for d in shape or ())
+
+
+def _one_thread(graph: Graph) -> float:
+    """A rough time of a graph of primitives on one thread, in nanoseconds."""
+    total = 0.0
+    for node in graph.nodes():
+        if node.op is None or node.op.name in _FREE:
+            continue
+        name, made = node.op.name, sum(_size(v) for v in node.values)
+        total += 100.0 + 0.3 * made
+        if name == "matmul":
+            inner = node.inputs[0].shape[-2 if node.params["transpose_a"] else -1]
+            total += 0.02 * made * inner
+        elif any(part in name for part in _HEAVY):
+            return math.inf
+    return total
+
+
 def scheduled(
     graph: Graph, backend: Any, device: tuple[int, int], threads: int
 ) -> tuple[Schedule, list[Task]]:
     """Tasks of a graph of primitives, and an order for them."""
+    if threads == 0 and _one_thread(graph) < LIGHT:
+        threads = 1
 
     def prepare(op: Operator, params: dict[str, Any], ins: list[Desc], outs: list[Desc]) -> Any:
         return backend.prepare(op, params, ins, outs, threads)
