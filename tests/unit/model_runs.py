@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import mixflow as mx
 from mixflow import _rt, models
 from mixflow import random as mx_random
 from mixflow.backends import default_backend
@@ -34,9 +35,17 @@ def small_shapes(name: str, batch: int) -> dict[str, tuple[int, ...]]:
     return models.input_shapes(name, batch, (models.DEFAULT_SHAPES[name][0], side, side))
 
 
-def training_graph(name: str, shapes: dict[str, tuple[int, ...]]) -> Graph:
-    """Losses, states and gradients of all parameters, as primitives."""
+def training_graph(name: str, shapes: dict[str, tuple[int, ...]], smooth: bool = False) -> Graph:
+    """Losses, states and gradients of all parameters, as primitives.
+
+    Args:
+        smooth: softplus instead of relu. Where relu sees a value near zero, rounding alone decides
+            whether a gradient passes, and all layers before it see the difference.
+    """
     symbol = models.NETWORKS[name](CLASSES)
+    if smooth:
+        text = symbol.tojson().replace('"act_type": "relu"', '"act_type": "softrelu"')
+        symbol = mx.sym.load_json(text)
     requests = {n: "write" for n in symbol.list_arguments() if n not in INPUTS}
     return joint_graph(symbol.graph(), bound_types(symbol, shapes, None), requests)[0]
 
@@ -107,17 +116,17 @@ def loss(found: Arrays, feeds: Arrays) -> float:
     return float(-np.log(scores[np.arange(len(labels)), labels]).mean())
 
 
-def distance(got: Arrays, want: Arrays) -> tuple[float, str]:
-    """The largest distance of an array from its reference, relative in the norm, and its name.
+def distances(got: Arrays, want: Arrays) -> dict[str, float]:
+    """Distance of each array from its reference, relative in the norm.
 
-    A gradient counts against at least 1e-4 of the largest gradient's mean square: that of a bias
-    before a normalisation is zero but for rounding.
+    A gradient counts against at least 1e-4 of the largest: that of a bias before a normalisation
+    is zero but for rounding.
     """
     assert got.keys() == want.keys()
-    sizes = {n: float(np.sqrt(np.mean(np.square(w, dtype=np.float64)))) for n, w in want.items()}
-    floor = 1e-4 * max((s for n, s in sizes.items() if n.endswith("_grad")), default=0.0)
-    worst = (0.0, "")
-    for name, wanted in want.items():
-        error = np.sqrt(np.mean(np.square(got[name] - wanted, dtype=np.float64)))
-        worst = max(worst, (float(error) / max(sizes[name], floor, 1e-30), name))
-    return worst
+    size = {n: _rms(w) for n, w in want.items()}
+    floor = 1e-4 * max((s for n, s in size.items() if n.endswith("_grad")), default=0)
+    return {n: _rms(got[n] - w) / max(size[n], floor, 1e-30) for n, w in want.items()}
+
+
+def _rms(array: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64))))
