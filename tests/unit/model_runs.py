@@ -59,9 +59,7 @@ def prediction_graph(name: str, shapes: dict[str, tuple[int, ...]]) -> Graph:
 def values(graph: Graph, seed: int = 0) -> Arrays:
     """An array for each input: He's weights, labels and words below `CLASSES`, drawn images."""
     rng = np.random.default_rng(seed)
-    return {
-        v.node.name: _value(v.node.name, v.shape, rng).astype(np.float32) for v in graph.inputs
-    }
+    return {v.node.name: _value(v.node.name, v.shape, rng).astype(np.float32) for v in graph.inputs}
 
 
 def _value(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

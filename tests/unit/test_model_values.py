@@ -95,7 +95,9 @@ def test_large_images_equal_the_reference_closely(name, deterministic):
 def test_masks_of_dropout_do_not_depend_on_fusion_or_layout():
     graph = training_graph("alexnet", small_shapes("alexnet", 2))
     slots = {
-        tuple(sorted((s.label, s.draw_slot) for s in compiled(graph, **x).steps if s.draw_slot >= 0))
+        tuple(
+            sorted((s.label, s.draw_slot) for s in compiled(graph, **x).steps if s.draw_slot >= 0)
+        )
         for x in SETTINGS
     }
     assert len(slots) == 1 and len(next(iter(slots))) == 2
