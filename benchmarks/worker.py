@@ -1,7 +1,8 @@
 """A rival's side of a benchmark: measures the case that each line of stdin names.
 
 A rival's file gives `VERSION` and `CASES`: case -> builder; a builder returns a function that gives
-seconds per unit. Builders run once, with a warm-up of two calls.
+seconds per unit. Builders run once, with a warm-up of two calls. `FIGURES`, where there is one,
+maps a case to a function that gives numbers by name for its row; it is called after the rounds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import json
 import os
 import sys
 from pathlib import Path
+
+#: Before the name of a case: its figures are asked for, not its time.
+FIGURES = "figures "
 
 
 def main() -> None:
@@ -32,6 +36,10 @@ def main() -> None:
     ready = {}
     for line in sys.stdin:
         case = line.strip()
+        if case.startswith(FIGURES):
+            made = getattr(module, "FIGURES", {}).get(case.removeprefix(FIGURES))
+            print(json.dumps(made() if made else {}), file=answers, flush=True)
+            continue
         if case in module.CASES and case not in ready:
             ready.clear()  # the arrays of earlier cases would crowd this one
             ready[case] = module.CASES[case]()
