@@ -14,7 +14,7 @@ import numpy as np
 
 import mixflow as mx
 
-BATCH, STEPS = 24, 4  # enough work for Winograd to be considered
+BATCH, STEPS = 24, 3  # enough work for Winograd to be considered
 
 
 def conv_net() -> mx.sym.Symbol:
