@@ -34,9 +34,11 @@ NETWORKS = [
     for n in models.NETWORKS
 ]
 SETTINGS = [{"layout": x, "fuse": y} for x, y in itertools.product((False, True), repeat=2)]
-#: Relative, in the norm: outputs and states; gradients of smooth networks; gradients where relu
-#: and maxima decide.
-CLOSE, SMOOTH, DECIDED = 2e-4, 1e-2, 0.3
+#: Relative, in the norm: outputs and states; gradients. Where relu decides, ResNet-152 sets them:
+#: images that differ by 1e-7 move the reference's own loss by 2e-4 and its gradients by 0.11.
+SMOOTH = {"values": 2e-4, "gradients": 1e-2}
+DECIDED = {"values": 2e-3, "gradients": 0.3}
+CLOSE = 2e-4  # predictions: norms use fixed statistics, and nothing is amplified
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +56,10 @@ def check_training(name, shapes, smooth):
         plan = compiled(graph, **setting)
         assert plan.plan.host_calls == 0
         got = run(graph, plan, feeds)
-        assert loss(got, feeds) == pytest.approx(loss(wanted, feeds), rel=CLOSE), setting
         limit = SMOOTH if smooth else DECIDED
+        assert loss(got, feeds) == pytest.approx(loss(wanted, feeds), rel=limit["values"]), setting
         for key, distance in distances(got, wanted).items():
-            bound = limit if key.endswith("_grad") else max(CLOSE, limit / 100)
+            bound = limit["gradients" if key.endswith("_grad") else "values"]
             assert distance <= bound, (setting, key)
 
 
