@@ -19,14 +19,22 @@ import sys
 import time
 from pathlib import Path
 
+from worker import FIGURES
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import update_tables  # noqa: E402 - one way to print rows, here and in the documents
+
 QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "memory")
 #: Packages of each rival's environment; `ours` uses the interpreter that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
     "torch": ["torch==2.13.0", "numpy"],
+    "tensorflow": ["tensorflow==2.21.0"],
 }
+#: Rivals that are another way to use a package: they share its environment.
+SHARED = {"torch_compiled": "torch"}
 ANSWER_SECONDS = 300
 #: Before each measurement: OpenMP threads of the rival before spin for some 10 ms after their work.
 REST_SECONDS = 0.05
@@ -36,14 +44,13 @@ def interpreter(rival: str) -> str:
     """Python of a rival's environment, made on first use under .bench/."""
     if rival == "ours":
         return sys.executable
-    folder = ROOT / ".bench" / rival
+    name = SHARED.get(rival, rival)
+    folder = ROOT / ".bench" / name
     python = folder / "bin" / "python"
     if not (folder / ".ready").exists():
-        print(f"setting up {folder} ({', '.join(ENVIRONMENTS[rival])})", flush=True)
+        print(f"setting up {folder} ({', '.join(ENVIRONMENTS[name])})", flush=True)
         subprocess.run(["python3.11", "-m", "venv", str(folder)], check=True)
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "-q", *ENVIRONMENTS[rival]], check=True
-        )
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *ENVIRONMENTS[name]], check=True)
         (folder / ".ready").touch()
     return str(python)
 
@@ -74,10 +81,17 @@ class Worker:
 
     def measure(self, case: str) -> float | None:
         """Seconds per unit, or None where the rival has no such case."""
+        return self._ask(case)["seconds"]
+
+    def figures(self, case: str) -> dict:
+        """Numbers of a case that are no times; {} where the rival has none."""
+        return self._ask(FIGURES + case)
+
+    def _ask(self, line: str) -> dict:
         assert self.process.stdin is not None
-        self.process.stdin.write(case + "\n")
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return self._answer()["seconds"]
+        return self._answer()
 
     def close(self) -> None:
         """Ends the process."""
@@ -137,46 +151,29 @@ def run(question: str, rounds: int, threads: int) -> list[dict]:
                         f"median_{unit}": statistics.median(found),
                         f"best_{unit}": min(found),
                         "rounds": len(found),
+                        **worker.figures(case),
                         **facts(threads),
                     }
                 )
     for worker in workers:
         worker.close()
+    return with_shares(rows)
+
+
+def with_shares(rows: list[dict]) -> list[dict]:
+    """The rows, with shares of the limits where operations and bytes of a step are known.
+
+    A limit is the best that was seen in the whole run: on a shared machine a single one is low.
+    """
+    known = [row for row in rows if "flop_limit" in row]
+    if not known:
+        return rows
+    flops, nbytes = (max(row[f"{kind}_limit"] for row in known) for kind in ("flop", "byte"))
+    for row in known:
+        row.update(flop_limit=flops, byte_limit=nbytes)
+        row["flop_share"] = row["flops"] / row["median_seconds"] / flops
+        row["byte_share"] = row["bytes"] / row["median_seconds"] / nbytes
     return rows
-
-
-def table(rows: list[dict]) -> str:
-    """Markdown: medians, and how many times faster ours is."""
-    rivals = sorted({r["rival"] for r in rows}, key=lambda r: r != "ours")
-    lines = [
-        "| case | "
-        + " | ".join(rivals)
-        + " | "
-        + " | ".join(f"{r} / ours" for r in rivals[1:])
-        + " |",
-        "| --- |" + " ---: |" * (2 * len(rivals) - 1),
-    ]
-    for case in dict.fromkeys(r["case"] for r in rows):
-        chosen = [r for r in rows if r["case"] == case]
-        unit = "bytes" if "median_bytes" in chosen[0] else "seconds"
-        by_rival = {r["rival"]: r[f"median_{unit}"] for r in chosen}
-        cells = [shown(by_rival.get(r), unit) for r in rivals]
-        ratios = [
-            f"{by_rival[r] / by_rival['ours']:.2f}" if r in by_rival else "" for r in rivals[1:]
-        ]
-        lines.append(f"| {case} | " + " | ".join([*cells, *ratios]) + " |")
-    return "\n".join(lines)
-
-
-def shown(seconds: float | None, unit: str = "seconds") -> str:
-    """A time, or bytes, with its unit."""
-    if seconds is None:
-        return ""
-    if unit == "bytes":
-        return f"{seconds / 1e6:,.0f} MB"
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.2f} us"
-    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def main() -> None:
@@ -191,7 +188,7 @@ def main() -> None:
         target = HERE / "results" / f"{question}.json"
         target.parent.mkdir(exist_ok=True)
         target.write_text(json.dumps(rows, indent=1) + "\n")
-        print(f"\n## {question}\n\n{table(rows)}", flush=True)
+        print(f"\n## {question}\n\n{update_tables.question_table(rows)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 A rival's file gives `VERSION` and `CASES`: case -> builder; a builder returns a function that gives
 seconds per unit. Builders run once, with a warm-up of two calls (`WARM_UP`). Files with `UNIT`
-give something else than seconds; `ROUNDS` is how often that is worth repeating.
+give something else than seconds; `ROUNDS` is how often that is worth repeating. `FIGURES`, where
+there is one, maps a case to a function that gives numbers by name for its row; it is called after
+the rounds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import json
 import os
 import sys
 from pathlib import Path
+
+#: Before the name of a case: its figures are asked for, not its time.
+FIGURES = "figures "
 
 
 def main() -> None:
@@ -31,6 +36,10 @@ def main() -> None:
     ready = {}
     for line in sys.stdin:
         case = line.strip()
+        if case.startswith(FIGURES):
+            made = getattr(module, "FIGURES", {}).get(case.removeprefix(FIGURES))
+            print(json.dumps(made() if made else {}), file=answers, flush=True)
+            continue
         if case in module.CASES and case not in ready:
             ready.clear()  # the arrays of earlier cases would crowd this one
             ready[case] = module.CASES[case]()

@@ -9,6 +9,7 @@ the table is not what the rows say.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 OPEN, CLOSE = "<!-- bench -->", "<!-- /bench -->"
 EMPTY = "No rows yet: `make bench`, then `python tools/update_tables.py`."
 Row = dict[str, Any]
+#: Shares of limits that rows may carry, and their columns. The first counts direct convolution, so
+#: Winograd's may pass 100 %.
+SHARES = {"flop_share": "of arithmetic limit", "byte_share": "of memory-traffic limit"}
+#: Ends of cases' names whose ratios are averaged.
+KINDS = ("train", "predict")
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -26,10 +32,11 @@ def read_rows(folder: Path) -> list[Row]:
     return [row for row in rows if "median_seconds" in row]
 
 
-def shown(seconds: float | None) -> str:
-    """A time with three digits and its unit."""
-    if seconds is None:
-        return ""
+def shown(row: Row) -> str:
+    """What a row measured, with its unit: a time with three digits, or whole megabytes."""
+    if "median_bytes" in row:
+        return f"{row['median_bytes'] / 1e6:,.0f} MB"
+    seconds = row["median_seconds"]
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= factor:
             return f"{seconds / factor:.3g} {unit}"
@@ -42,23 +49,70 @@ def rivals_of(rows: Iterable[Row]) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    """One Markdown table for all questions, and a line that says where it was measured."""
+    """One Markdown table for each question, and a line that says where all was measured."""
     if not rows:
         return EMPTY
+    parts = []
+    for question in dict.fromkeys(r["question"] for r in rows):
+        own = [r for r in rows if r["question"] == question]
+        parts += [f"**{question}**", "", question_table(own), ""]
+    return "\n".join([*parts, facts(rows)])
+
+
+def question_table(rows: list[Row]) -> str:
+    """Markdown: medians of one question, how many times as long the others take, and where the
+    rows know them, the shares of the machine's limits that mixflow reaches."""
     others = [r for r in rivals_of(rows) if r != "ours"]
-    names = ["question", "case", "mixflow", *others, *(f"{r} / mixflow" for r in others)]
-    lines = ["| " + " | ".join(names) + " |", "| --- | --- |" + " ---: |" * (len(names) - 2)]
-    for question, case in dict.fromkeys((r["question"], r["case"]) for r in rows):
-        found = {
-            r["rival"]: r["median_seconds"]
-            for r in rows
-            if (r["question"], r["case"]) == (question, case)
-        }
-        ours = found.get("ours")
-        ratios = [f"{found[r] / ours:.2f}" if ours and r in found else "" for r in others]
-        cells = [question, case, shown(ours), *(shown(found.get(r)) for r in others), *ratios]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", facts(rows)])
+    shares = [s for s in SHARES if any(s in r for r in rows)]
+    names = ["case", "mixflow", *others, *(f"{r} / mixflow" for r in others)]
+    names += [SHARES[s] for s in shares]
+    lines = ["| " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) - 1)]
+    cases = list(dict.fromkeys(r["case"] for r in rows))
+    for case in cases:
+        found = {r["rival"]: r for r in rows if r["case"] == case}
+        times = [shown(found[r]) if r in found else "" for r in others]
+        ratios = [ratio(found, r) for r in others]
+        cells = [f"{r:.2f}" if r else "" for r in ratios]
+        ours = found.get("ours", {})
+        reached = [f"{100 * ours[s]:.0f} %" if s in ours else "" for s in shares]
+        lines.append(
+            "| "
+            + " | ".join([case, shown(ours) if ours else "", *times, *cells, *reached])
+            + " |"
+        )
+    return "\n".join([*lines, *mean_lines(rows, cases, others, len(shares))])
+
+
+def ratio(found: dict[str, Row], rival: str) -> float | None:
+    """How many times as long a rival takes for a case; None where it was not measured."""
+    if rival not in found or "ours" not in found:
+        return None
+    return float(amount(found[rival]) / amount(found["ours"]))
+
+
+def amount(row: Row) -> float:
+    """What a row measured: seconds, or bytes."""
+    return float(row["median_seconds"] if "median_seconds" in row else row["median_bytes"])
+
+
+def mean_lines(rows: list[Row], cases: list[str], others: list[str], empty: int) -> list[str]:
+    """Geometric means of the ratios of each kind of case, where names end with a kind."""
+    lines = []
+    for kind in KINDS:
+        own = [c for c in cases if c.endswith(f" {kind}")]
+        if not own:
+            continue
+        cells = []
+        for rival in others:
+            found = [{r["rival"]: r for r in rows if r["case"] == c} for c in own]
+            known = [x for f in found if (x := ratio(f, rival)) is not None]
+            mean = math.exp(sum(map(math.log, known)) / len(known)) if known else None
+            note = "" if mean is None or len(known) == len(own) else f" (of {len(known)})"
+            cells.append("" if mean is None else f"{mean:.2f}{note}")
+        blank = [""] * (1 + len(others))
+        parts = [f"geometric mean, {kind}", *blank, *cells, *[""] * empty]
+        lines.append("| " + " | ".join(parts) + " |")
+    return lines
 
 
 def facts(rows: list[Row]) -> str:
@@ -66,8 +120,10 @@ def facts(rows: list[Row]) -> str:
     versions = sorted({r["version"] for r in rows if r["rival"] != "ours" and " " in r["version"]})
     machines = sorted({f"{r['processor']}, {r['threads']} threads" for r in rows})
     commits = sorted({f"{r['commit']} ({r['date']})" for r in rows})
+    limits = sorted({(r["flop_limit"], r["byte_limit"]) for r in rows if "flop_limit" in r})
+    measured = "".join(f"limits {f / 1e9:.0f} GFLOP/s, {b / 1e9:.1f} GB/s; " for f, b in limits)
     return (
-        f"Medians, interleaved; {'; '.join(machines)}; {', '.join(versions)}; "
+        f"Medians, interleaved; {'; '.join(machines)}; {measured}{', '.join(versions)}; "
         f"commit {', '.join(commits)}."
     )
 

@@ -3,6 +3,7 @@
 #include "bind/waits.h"
 #include "kernels/isa.h"
 #include "kernels/kernel.h"
+#include "kernels/peak.h"
 #include "kernels/tuner.h"
 
 namespace mixflow::bind {
@@ -128,6 +129,17 @@ void bind_kernels(nb::module_& m) {
   m.def("set_tuning_folder", kernels::set_tuning_folder, nb::arg("folder"));
   m.def("set_tuning_path", kernels::set_tuning_path, nb::arg("path"));
   m.def("tuning_path", [] { return kernels::tuner()->path(); });
+  m.def(
+      "measure_peak",
+      [](int threads) {
+        kernels::Peak peak;
+        {
+          const nb::gil_scoped_release released;
+          peak = kernels::measure_peak(threads);
+        }
+        return nb::make_tuple(peak.flops, peak.bytes);
+      },
+      nb::arg("threads"));
   m.def("kernel_registry", [] { return nb::capsule(&kernels::registry(), kRegistryName); });
   kernels::register_plain_kernels(kernels::registry());
 }

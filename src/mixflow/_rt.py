@@ -291,6 +291,12 @@ class Core(Protocol):
         """The core budget of the process."""
 
     def threads(self) -> int: ...
+    def measure_peak(self, threads: int) -> tuple[float, float]:
+        """Most float32 operations, and bytes read and written, of this machine per second.
+
+        Measured now, for about half a second, by loops that do nothing else.
+        """
+
     def set_deterministic(self, on: bool) -> None:
         """Whether kernels prepared from now on are chosen by fixed rules instead of by timing."""
 

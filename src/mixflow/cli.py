@@ -181,6 +181,28 @@ def _memory(args: argparse.Namespace) -> None:
         print(f"  picture: {picture}")
 
 
+def _costliest(rows: Sequence[profiler.StepProfile], count: int) -> list[profiler.StepProfile]:
+    return sorted(rows, key=lambda r: -r.seconds)[:count]
+
+
+def _profile_row(
+    row: profiler.StepProfile, total: float, limits: profiler.Limits
+) -> tuple[str, ...]:
+    """Cells of one step; arithmetic only where there is some."""
+    seconds = max(row.seconds, 1e-12)
+    share, traffic = limits.shares(row.flops, row.nbytes, seconds)
+    return (
+        row.label,
+        row.implementation,
+        f"{1000 * row.seconds:.2f}",
+        f"{100 * row.seconds / max(total, 1e-12):.1f}",
+        f"{row.flops / seconds / 1e9:.0f}" if row.flops else "",
+        f"{100 * share:.0f}" if row.flops else "",
+        f"{row.nbytes / seconds / 1e9:.1f}",
+        f"{100 * traffic:.0f}",
+    )
+
+
 def _profile(args: argparse.Namespace) -> None:
     """``mixflow profile``: the costliest steps of a plan."""
     if args.network not in models.NETWORKS:
@@ -189,22 +211,20 @@ def _profile(args: argparse.Namespace) -> None:
     executor = profiler.bind_random(models.NETWORKS[args.network](), shapes)
     rows = profiler.profile(executor, not args.predict, args.repeat)
     total = sum(row.seconds for row in rows)
+    limits = profiler.machine_limits()
     what = "prediction" if args.predict else "training"
     _table(
         f"{args.network}, batch {args.batch_size}, {what}: {1000 * total:.1f} ms "
         f"in {len(rows)} steps",
-        ("step", "implementation", "ms", "%", "GFLOP/s", "GB/s"),
-        [
-            (
-                row.label,
-                row.implementation,
-                f"{1000 * row.seconds:.2f}",
-                f"{100 * row.seconds / max(total, 1e-12):.1f}",
-                f"{row.flops / max(row.seconds, 1e-12) / 1e9:.0f}" if row.flops else "",
-                f"{row.nbytes / max(row.seconds, 1e-12) / 1e9:.1f}",
-            )
-            for row in sorted(rows, key=lambda r: -r.seconds)[: args.show]
-        ],
+        ("step", "implementation", "ms", "%", "GFLOP/s", "% of limit", "GB/s", "% of limit"),
+        [_profile_row(r, total, limits) for r in _costliest(rows, args.show)],
+    )
+    flops, nbytes = sum(r.flops for r in rows), sum(r.nbytes for r in rows)
+    shares = limits.shares(flops, nbytes, total)
+    print(
+        f"limits measured here: {limits.flops / 1e9:.0f} GFLOP/s, {limits.nbytes / 1e9:.1f} GB/s; "
+        f"the whole: {flops / 1e9:.1f} GFLOP, {100 * shares[0]:.0f} % of the arithmetic limit, "
+        f"{nbytes / 1e9:.2f} GB, {100 * shares[1]:.0f} % of the memory-traffic limit"
     )
     _table(
         "by primitive",

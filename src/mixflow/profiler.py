@@ -1,6 +1,7 @@
-"""Where the time of a plan goes: seconds, arithmetic and traffic of every step.
+"""Where the time of a plan goes: seconds, arithmetic and traffic of every step, and their limits.
 
-Hazard: on a shared machine single runs say little; each step counts with its fastest run.
+Hazard: on a shared machine single runs say little; each step counts with its fastest run. A share
+of a limit is only as good as the limit, so that is measured, not taken from a data sheet.
 """
 
 from __future__ import annotations
@@ -11,12 +12,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import _rt
 from . import dtype as dtypes
 from . import ndarray as nd
 from .context import cpu
 from .executor import Executor
-from .passes.plan import Step
+from .passes.plan import CompiledPlan, Step
 from .symbol.symbol import Symbol
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the machine can do at most.
+
+    Attributes:
+        flops: float32 operations per second, in registers.
+        nbytes: bytes read and written per second, by arrays larger than the caches.
+    """
+
+    flops: float
+    nbytes: float
+
+    def shares(self, flops: float, nbytes: float, seconds: float) -> tuple[float, float]:
+        """Shares of the arithmetic and of the memory-traffic limit that some work reaches.
+
+        Above 1 where Winograd saves multiplications, or the caches save traffic.
+        """
+        seconds = max(seconds, 1e-12)
+        return flops / seconds / self.flops, nbytes / seconds / self.nbytes
+
+
+def machine_limits(threads: int = 0) -> Limits:
+    """Measures the limits of this machine, for about half a second; waits for all work first.
+
+    Args:
+        threads: 0 = the whole core budget.
+    """
+    _rt.core.wait_all()
+    return Limits(*_rt.core.measure_peak(threads or _rt.core.threads()))
 
 
 @dataclass(frozen=True)
@@ -56,10 +89,23 @@ def profile(executor: Executor, is_train: bool = False, repeat: int = 3) -> list
 
 
 def _row(step: Step, seconds: float) -> StepProfile:
-    descs = [*step.input_descs, *step.output_descs]
-    nbytes = sum(math.prod(d.shape) * dtypes.from_code(d.dtype).itemsize for d in descs)
     name = getattr(step.kernel, "implementation", "python")
-    return StepProfile(step.label, step.op, name, seconds, _flops(step), nbytes)
+    return StepProfile(step.label, step.op, name, seconds, _flops(step), _nbytes(step))
+
+
+def work(plan: CompiledPlan) -> tuple[int, int]:
+    """Arithmetic and traffic of one run of a plan, backward included.
+
+    Returns:
+        Operations of its convolutions and matrix products, counted as direct convolution does;
+        bytes of the inputs and outputs of all steps, as if nothing stayed in a cache between two.
+    """
+    return sum(map(_flops, plan.steps)), sum(map(_nbytes, plan.steps))
+
+
+def _nbytes(step: Step) -> int:
+    descs = [*step.input_descs, *step.output_descs]
+    return sum(math.prod(d.shape) * dtypes.from_code(d.dtype).itemsize for d in descs)
 
 
 def _flops(step: Step) -> int:

@@ -56,9 +56,27 @@ def test_table_of_benchmark_rows(tmp_path):
     update = tool("update_tables")
     (tmp_path / "small_nets.json").write_text(json.dumps(rows()))
     text = update.table(update.read_rows(tmp_path))
-    assert "| small_nets | mlp | 2 ms | 5 ms | 3 us | 2.50 | 0.00 |" in text
+    assert "**small_nets**" in text and "limit" not in text and "mean" not in text
+    assert "| mlp | 2 ms | 5 ms | 3 us | 2.50 | 0.00 |" in text
     assert "p, 2 threads" in text
     assert update.table([]) == update.EMPTY
+
+
+def test_table_of_nets_has_means_and_shares():
+    update = tool("update_tables")
+    made = []
+    for net, factor in (("a", 2.0), ("b", 8.0)):
+        for row in rows():
+            made.append({**row, "question": "convnets", "case": f"{net} train"})
+        made[-2]["median_seconds"] = 0.002 * factor
+    del made[-1]  # torch lacks the second net
+    made[0].update(flop_share=1.06, byte_share=0.14, flop_limit=234e9, byte_limit=44e9)
+    text = update.table(made)
+    assert "| of arithmetic limit | of memory-traffic limit |" in text
+    assert "| a train | 2 ms | 4 ms | 3 us | 2.00 | 0.00 | 106 % | 14 % |" in text
+    assert "| b train | 2 ms | 16 ms |  | 8.00 |  |  |  |" in text
+    assert "| geometric mean, train |  |  |  | 4.00 | 0.00 (of 1) |  |  |" in text
+    assert "limits 234 GFLOP/s, 44.0 GB/s" in text
 
 
 def test_filling_the_markers():

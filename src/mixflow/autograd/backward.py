@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from .. import config, ir
 from .. import ndarray as nd
 from ..backends import default_backend
 from ..context import Context
@@ -49,6 +49,16 @@ def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
     while len(table) >= _LIMIT:
         del table[next(iter(table))]
     table[key] = value
+
+
+def _forget_kernels(old: config.Config, new: config.Config) -> None:
+    """Kernels are chosen by rule or by timing, and for a number of threads: plans are made anew."""
+    if (old.deterministic, old.threads) != (new.deterministic, new.threads):
+        _programs.clear()
+        _steps.clear()
+
+
+config.on_change(_forget_kernels)
 
 
 def tape_of(heads: Sequence[NDArray]) -> list[Entry]:

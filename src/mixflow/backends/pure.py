@@ -365,6 +365,25 @@ def set_threads(count: int) -> None:
     _threads = count
 
 
+def measure_peak(threads: int) -> tuple[float, float]:
+    """NumPy's best: operations of a matrix product, bytes of an addition, per second."""
+    matrix = np.ones((512, 512), np.float32)
+    vector, result = np.ones(1 << 24, np.float32), np.empty(1 << 24, np.float32)
+    product = _fastest(lambda: np.matmul(matrix, matrix))
+    addition = _fastest(lambda: np.add(vector, vector, out=result))
+    return 2 * 512**3 / product, 2 * result.nbytes / addition
+
+
+def _fastest(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of a few calls."""
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return max(min(times), 1e-9)
+
+
 def set_deterministic(on: bool) -> None:
     """NumPy has one kernel for each primitive."""
 

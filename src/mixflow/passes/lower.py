@@ -6,7 +6,8 @@ one's version, and the last version must be listed in `Graph.updates` or it woul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import GraphError
@@ -32,7 +33,9 @@ def lower(
             `gradient` has used the rule; lower the result again.
     """
     work = _Lowering(types or {}, train, keep_vjp)
-    for node in graph.nodes():
+    nodes = graph.nodes()
+    work.count_draws(nodes)
+    for node in nodes:
         work.add(node)
     listed = len(graph.updates) if graph.phase_updates is None else graph.phase_updates
     updates, phase_updates = work.all_updates(graph, listed)
@@ -56,6 +59,19 @@ class _Lowering:
         self.final: set[Node] = set()
         self.versions: dict[Node, Value] = {}
         self.implicit: dict[Node, Value] = {}
+        self.drawn: Counter[str] = Counter()
+
+    def label_draw(self, label: str) -> str:
+        """Label of the next draw of a user's node; nodes of one name go on counting."""
+        self.drawn[label] += 1
+        return f"{label}#{self.drawn[label] - 1}"
+
+    def count_draws(self, nodes: Iterable[Node]) -> None:
+        """Goes on after the draws that an earlier lowering labelled."""
+        for node in nodes:
+            label, mark, number = node.attrs.get(DRAW, "").rpartition("#")
+            if mark:
+                self.drawn[label] = max(self.drawn[label], int(number) + 1)
 
     def value(self, value: Value) -> Value:
         return self.done[value.node][value.index]
@@ -109,7 +125,6 @@ class _Lowering:
     def _settle(self, results: Sequence[Value], label: str) -> tuple[Value, ...]:
         """Lowers what a composition emitted down to the nodes that are final already."""
         inner = _new_nodes(results, self.final)
-        draws = 0
         for node in inner:
             if node.op is None:
                 self.done[node] = (Value(node, 0),)
@@ -117,8 +132,7 @@ class _Lowering:
                 continue
             inputs = [self.done[v.node][v.index] if v.node in self.done else v for v in node.inputs]
             if node.op.primitive and node.op.random and DRAW not in node.attrs:
-                node = _numbered(node, f"{label}#{draws}", self.done)
-                draws += 1
+                node = _numbered(node, self.label_draw(label), self.done)
             self.done[node] = self._expand(node, inputs)
         return tuple(self.done[v.node][v.index] if v.node in self.done else v for v in results)
 
@@ -135,7 +149,7 @@ class _Lowering:
         same = all(a == b for a, b in zip(node.inputs, inputs, strict=True))
         attrs = dict(node.attrs)
         if op.random and op.primitive and DRAW not in attrs and node.params.get("draw") is None:
-            attrs[DRAW] = f"{label}#0"
+            attrs[DRAW] = self.label_draw(label)
             same = False
         if not op.primitive and op.needs_mode and TRAIN not in attrs:
             attrs[TRAIN] = "1" if self.train else "0"

@@ -9,6 +9,7 @@ the old value is copied away before the write.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,11 @@ class Use:
         while use.buffer.moved is not None:
             use = Use(*use.buffer.moved, use.desc)
         return use
+
+
+def _natural(label: str) -> list[tuple[str, int]]:
+    """Sorts numbers in a text by their value."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", label)]
 
 
 @dataclass(eq=False)
@@ -443,8 +449,8 @@ class ScheduleBuilder:
                 self.result.arg_access[buffer.slot[1]] = "w"
 
     def _number_draws(self) -> None:
-        drawn = [t for t in self.tasks if t.draw is not None]
-        self.result.draws = list(dict.fromkeys(t.draw or "" for t in drawn))
+        """Slots follow the labels, not the tasks, whose order layouts and fusion change."""
+        self.result.draws = sorted({t.draw for t in self.tasks if t.draw is not None}, key=_natural)
 
     def _anti_dependencies(self) -> None:
         for buffer in self.buffers:
