@@ -19,6 +19,7 @@ from .ir import TensorType
 from .ndarray import NDArray
 from .passes.joint import REQUESTS, forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish, scheduled
+from .passes.precision import requested, served
 from .passes.strategies import strategies
 from .symbol.late import install
 from .symbol.symbol import Symbol
@@ -61,6 +62,7 @@ def simple_bind(
     shared_arg_names: Sequence[str] | None = None,
     shared_exec: Executor | None = None,
     shared_buffer: dict[str, NDArray] | None = None,
+    precision: str | None = None,
     **kwargs: Any,
 ) -> Executor:
     """Infers all shapes, makes zeroed arrays and binds them.
@@ -71,6 +73,7 @@ def simple_bind(
         type_dict: dtypes by name.
         shared_exec: executor whose arena, and arrays of equal name and type, are used.
         shared_buffer: arrays by name to take and to add to.
+        precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's.
         **kwargs: shapes of the inputs.
     """
     ctx = Context(ctx) if ctx is not None else current_context()
@@ -94,7 +97,7 @@ def simple_bind(
             old = _shared(shared_exec, None, "grad_dict", name, kind)
             grads[name] = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
     arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, args, grads, requests, aux, types, arena)
+    return Executor(symbol, ctx, args, grads, requests, aux, types, arena, precision)
 
 
 def _shared(
@@ -140,12 +143,14 @@ def bind(
     aux_states: Any = None,
     group2ctx: Any = None,
     shared_exec: Executor | None = None,
+    precision: str | None = None,
 ) -> Executor:
     """Binds given arrays.
 
     Args:
         args, aux_states: arrays as list or by name, all of them.
         args_grad: arrays for the gradients; those left out are not computed.
+        precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's.
 
     Raises:
         ShapeError, DTypeError: arrays that do not fit the symbol.
@@ -173,7 +178,7 @@ def bind(
                 f"got {tuple(grad.shape)}"
             )
     arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena)
+    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena, precision)
 
 
 def evaluate(symbol: Symbol, ctx: Context | None = None, **kwargs: NDArray) -> list[NDArray]:
@@ -198,10 +203,13 @@ def memory_report(symbol: Symbol, for_training: bool = True, **shapes: Any) -> d
     else:
         lowered = forward_graph(graph, types, train=False)
     device = current_context().key
-    _, order = scheduled(finish(lowered, fuse=False), _NoKernels(), device, 0)
-    report = strategies(order)
     backend = default_backend()
-    compiled = build_plan(finish(lowered, backend=backend), backend, device, "arena", 0)
+    narrow = served(requested(None), backend)
+    unfused = finish(lowered, fuse=False, narrow=narrow)
+    _, order = scheduled(unfused, _NoKernels(), device, 0)
+    report = strategies(order)
+    ready = finish(lowered, backend=backend, narrow=narrow)
+    compiled = build_plan(ready, backend, device, "arena", 0)
     report["arena"] = compiled.memory["arena"]
     report["lower_bound"] = compiled.memory["lower_bound"]
     names = ("none", "inplace", "coshare", "both", "arena", "lower_bound", "lower_bound_unfused")

@@ -26,6 +26,7 @@ from .passes.infer import Types, infer
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish
 from .passes.plan import CompiledPlan
+from .passes.precision import requested, served
 from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
 
@@ -66,6 +67,7 @@ class Executor:
         aux: Mapping[str, NDArray],
         types: Types,
         arena: Any = None,
+        precision: str | None = None,
     ) -> None:
         self._symbol = symbol
         self._ctx = ctx
@@ -78,6 +80,7 @@ class Executor:
                 self._grad_req[name] = "null"
         self._types = types
         self._arena = arena if arena is not None else _rt.core.Arena(ctx.key)
+        self._precision = requested(precision)
         self._graph = symbol.graph()
         self._programs: dict[Any, _Program] = {}
         self._outputs: list[NDArray] | None = None
@@ -127,6 +130,11 @@ class Executor:
         made: Any = _rt.core.empty(shape, dtypes.code(type.dtype), self._ctx.key)
         return made  # type: ignore[no-any-return]
 
+    @property
+    def precision(self) -> str:
+        """'float32', or the narrow float that was asked for: see `mixflow.config`."""
+        return self._precision
+
     # -- plans
 
     def _program(self, train: bool, backward: bool) -> _Program:
@@ -154,7 +162,7 @@ class Executor:
                 arrays.append(nd.zeros(kind.shape, self._ctx, dtype=kind.dtype))
             arrays += [g for n in requests if (g := self.grad_dict[n]) is not None]
         types, asked = tuple(self._types[v] for v in graph.inputs), tuple(requests.items())
-        key = (types, asked, train, backward, self._ctx.key, _rt.core.threads())
+        key = (types, asked, train, backward, self._ctx.key, _rt.core.threads(), self._precision)
         make = partial(self._plan, graph, requests, train, backward)
         compiled = cached_plan(graph.outputs, key, make)
         outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
@@ -170,7 +178,7 @@ class Executor:
             lowered = forward_graph(graph, self._types, train=train)
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
         backend = default_backend()
-        ready = finish(lowered, backend=backend)
+        ready = finish(lowered, backend=backend, narrow=served(self._precision, backend))
         return build_plan(ready, backend, self._ctx.key, "arena", 0, label)
 
     def _heads(self) -> list[NDArray]:
@@ -351,7 +359,15 @@ class Executor:
             if grad is not None:
                 grads[name] = _resized(name, grad, shape, allow_up_sizing)
         return Executor(
-            self._symbol, self._ctx, args, grads, self._grad_req, aux, types, self._arena
+            self._symbol,
+            self._ctx,
+            args,
+            grads,
+            self._grad_req,
+            aux,
+            types,
+            self._arena,
+            self._precision,
         )
 
     def set_monitor_callback(

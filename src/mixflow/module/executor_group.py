@@ -37,6 +37,7 @@ class ExecutorGroup:
         data_shapes, label_shapes: descriptions of a whole batch.
         grad_req: per argument.
         shared: group whose parameters and arenas are reused.
+        precision: of `simple_bind`.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class ExecutorGroup:
         label_shapes: Sequence[DataDesc],
         grad_req: Mapping[str, str],
         shared: ExecutorGroup | None = None,
+        precision: str | None = None,
     ) -> None:
         self.symbol = symbol
         self.contexts = list(contexts)
         self.data_shapes = list(data_shapes)
         self.label_shapes = list(label_shapes)
         self.grad_req = dict(grad_req)
+        self.precision = precision
         self.batch_size = data_shapes[0].shape[DataDesc.get_batch_axis(data_shapes[0].layout)]
         self.slices = split_batch(self.batch_size, len(self.contexts))
         self.executors = [self._bind(i, shared) for i in range(len(self.contexts))]
@@ -75,6 +78,7 @@ class ExecutorGroup:
             grad_req=self.grad_req,
             type_dict=types,
             shared_exec=shared.executors[number] if shared else None,
+            precision=self.precision,
             **shapes,
         )
 

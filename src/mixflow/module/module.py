@@ -38,6 +38,7 @@ class Module(BaseModule):
         work_load_list: kept for MXNet programs; only equal loads are supported.
         fixed_param_names: parameters that get no gradient and no update.
         state_names: inputs that keep their value between batches.
+        precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's at bind.
 
     Raises:
         ParamError: a name that is no argument of the symbol.
@@ -55,6 +56,7 @@ class Module(BaseModule):
         state_names: Sequence[str] | None = None,
         group2ctxs: Any = None,
         compression_params: Mapping[str, Any] | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__(logger)
         contexts = cpu() if context is None else context
@@ -70,6 +72,7 @@ class Module(BaseModule):
         inputs = {*self._data_names, *self._label_names, *self._state_names}
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
+        self._precision = precision
         self._group: ExecutorGroup | None = None
         self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
@@ -165,7 +168,9 @@ class Module(BaseModule):
         self._check_shapes(data)
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
-        self._group = ExecutorGroup(self.symbol, self._contexts, data, labels, requests, shared)
+        self._group = ExecutorGroup(
+            self.symbol, self._contexts, data, labels, requests, shared, self._precision
+        )
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
         self._groups = {_shape_key(data, labels): self._group}
@@ -213,7 +218,9 @@ class Module(BaseModule):
         found = self._groups.pop(key, None)
         if found is None:
             self._check_fit(data, labels)
-            found = ExecutorGroup(self.symbol, self._contexts, data, labels, old.grad_req, old)
+            found = ExecutorGroup(
+                self.symbol, self._contexts, data, labels, old.grad_req, old, old.precision
+            )
             while len(self._groups) >= _KEPT_GROUPS:
                 del self._groups[next(iter(self._groups))]
         self._groups[key] = self._group = found

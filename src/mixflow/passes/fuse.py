@@ -59,6 +59,17 @@ def _literal(value: Value) -> float | None:
     return None
 
 
+def _widens(node: Node) -> bool:
+    """Whether the node makes float32 of a narrower float.
+
+    Such a cast stands in the program of its reader: with its producer it would store a wide tensor.
+    """
+    if node.op is None or node.op.name != "cast" or node[0].dtype != np.float32:
+        return False
+    source = node.inputs[0].dtype
+    return dtypes.is_float(source) and source.itemsize == 2
+
+
 class _Grouping:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -80,11 +91,18 @@ class _Grouping:
             mine = _Group(node, self.at[node], klass, node in self.late)
             self.group[node] = mine
             for value in node.inputs:
-                other = self.group.get(value.node)
-                if other is None or other is self.group[node] or value.node in other.terminal:
-                    continue
-                self._try_merge(other, self.group[node], node)
+                self._join(value.node, node)
+                if _widens(value.node) and self.group.get(value.node) is self.group[node]:
+                    self._join(value.node.inputs[0].node, node)
         return self.group
+
+    def _join(self, producer: Node, node: Node) -> None:
+        """Merges the group of a producer with that of `node`, which reads it, if it can be."""
+        other = self.group.get(producer)
+        if other is None or other is self.group[node] or producer in other.terminal:
+            return
+        if not _widens(node) or len(self.group[node].nodes) > 1:
+            self._try_merge(other, self.group[node], node)
 
     def fusable(self, node: Node) -> bool:
         """Whether the node may stand in a program."""
