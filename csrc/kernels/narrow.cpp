@@ -36,13 +36,18 @@ Request widened(Request r) {
 }
 
 // A float32 kernel between conversions. The copies lie in the workspace, before the kernel's own.
+//
+// `parts` > 1: the kernel serves that part of the batch at a time, so that the copies stay small.
+// Tensors of more than two axes are batches then, except the one at `weights`; outputs without a
+// batch (the weight gradients, float32) are summed over the parts, in order.
 class WidenedKernel final : public Kernel {
  public:
-  WidenedKernel(const Request& r, KernelRef inner) : inner_(std::move(inner)) {
+  WidenedKernel(const Request& r, KernelRef inner, int64_t parts = 1, const Desc* weights = nullptr)
+      : inner_(std::move(inner)), parts_(parts) {
     check(r.inputs.size() <= kMost && r.outputs.size() <= kMost, "[", r.primitive,
           "] expected at most ", kMost, " inputs and outputs");
-    for (const Desc& d : r.inputs) in_.push_back(place(d));
-    for (const Desc& d : r.outputs) out_.push_back(place(d));
+    for (const Desc& d : r.inputs) in_.push_back(place(d, &d != weights, false));
+    for (const Desc& d : r.outputs) out_.push_back(place(d, &d != weights, true));
     inner_at_ = workspace_bytes;
     workspace_bytes += inner_->workspace_bytes;
     double converted = 0;
@@ -56,37 +61,72 @@ class WidenedKernel final : public Kernel {
   }
 
   void run(const Buffers& b, const RunContext& context) const override {
+    for (int64_t part = 0; part < parts_; ++part) run_part(b, context, part);
+  }
+
+ private:
+  struct Place {
+    bool copied;    // converted, or summed: the kernel sees memory in the workspace
+    bool batched;   // a part of it belongs to a part of the batch
+    DType dtype;
+    int64_t count;  // elements that the kernel sees
+    size_t offset;  // of the copy
+
+    int64_t at(int64_t part) const {  // bytes
+      return batched ? part * count * static_cast<int64_t>(size_of(dtype)) : 0;
+    }
+  };
+
+  Place place(const Desc& d, bool may_batch, bool out) {
+    const bool batched = parts_ > 1 && may_batch && d.shape.ndim() > 2;
+    const int64_t count = batched ? d.shape.size() / parts_ : d.shape.size();
+    const bool summed = out && parts_ > 1 && !batched;
+    check(!(summed && narrow(d)), "[widened] expected float32 for a sum over parts");
+    const Place made{narrow(d) || summed, batched, d.dtype, count, workspace_bytes};
+    if (made.copied) workspace_bytes += (static_cast<size_t>(made.count) * 4 + 63) / 64 * 64;
+    return made;
+  }
+
+  void run_part(const Buffers& b, const RunContext& context, int64_t part) const {
     char* space = static_cast<char*>(b.workspace);
     const void* in[kMost];
     void* out[kMost];
     for (size_t i = 0; i < in_.size(); ++i) {
       const Place& p = in_[i];
-      if (p.copied) convert(loop_table().load(p.dtype), b.in[i], 2, space + p.offset, 4, p.count);
-      in[i] = p.copied ? space + p.offset : b.in[i];
+      const char* source = static_cast<const char*>(b.in[i]) + p.at(part);
+      in[i] = p.copied ? space + p.offset : source;
+      if (p.copied && (p.batched || part == 0)) {
+        convert(loop_table().load(p.dtype), source, 2, space + p.offset, 4, p.count);
+      }
     }
-    for (size_t i = 0; i < out_.size(); ++i) {
-      out[i] = out_[i].copied ? space + out_[i].offset : b.out[i];
-    }
-    inner_->run({in, out, space + inner_at_}, context);
     for (size_t i = 0; i < out_.size(); ++i) {
       const Place& p = out_[i];
-      if (!p.copied) continue;
-      convert(loop_table().store(Domain::f32, p.dtype), space + p.offset, 4, b.out[i], 2, p.count);
+      const bool first_sum = p.copied && !narrow_output(p) && part == 0;
+      out[i] = p.copied && !first_sum ? space + p.offset
+                                      : static_cast<char*>(b.out[i]) + p.at(part);
+    }
+    inner_->run({in, out, space + inner_at_}, context);
+    for (size_t i = 0; i < out_.size(); ++i) store_part(b, out_[i], i, part);
+  }
+
+  static bool narrow_output(const Place& p) { return p.dtype != DType::float32; }
+
+  void store_part(const Buffers& b, const Place& p, size_t i, int64_t part) const {
+    if (!p.copied) return;
+    char* copy = static_cast<char*>(b.workspace) + p.offset;
+    char* target = static_cast<char*>(b.out[i]) + p.at(part);
+    if (narrow_output(p)) {
+      convert(loop_table().store(Domain::f32, p.dtype), copy, 4, target, 2, p.count);
+    } else if (part > 0) {
+      add(reinterpret_cast<const float*>(copy), reinterpret_cast<float*>(target), p.count);
     }
   }
 
- private:
-  struct Place {
-    bool copied;
-    DType dtype;
-    int64_t count;
-    size_t offset;
-  };
-
-  Place place(const Desc& d) {
-    const Place made{narrow(d), d.dtype, d.shape.size(), workspace_bytes};
-    if (made.copied) workspace_bytes += (static_cast<size_t>(made.count) * 4 + 63) / 64 * 64;
-    return made;
+  void add(const float* more, float* sums, int64_t count) const {
+    parallel_for(threads, count, kGrain, [&](int64_t begin, int64_t end) {
+      loop_table().binary(Op::add, Domain::f32).by_scalars[0](sums + begin, more + begin, nullptr,
+                                                              sums + begin, end - begin);
+    });
   }
 
   void convert(const LoopSet& loops, const void* from, int64_t from_size, void* to, int64_t to_size,
@@ -98,6 +138,7 @@ class WidenedKernel final : public Kernel {
   }
 
   KernelRef inner_;
+  int64_t parts_;
   std::vector<Place> in_, out_;
   size_t inner_at_ = 0;
 };
@@ -124,22 +165,43 @@ double flops_of(const Request& r, Direction direction) {
          static_cast<double>(w.shape.size() / std::max<int64_t>(1, w.shape[0]));
 }
 
-// The batch is cut so that a run takes some 50 ms: the ratio of the kernels hardly depends on it.
+Request with_images(const Request& r, Direction direction, int64_t images) {
+  Request cut = r;
+  const Desc* weights = &weights_of(cut, direction);
+  for (auto* list : {&cut.inputs, &cut.outputs}) {
+    for (Desc& d : *list) {
+      if (&d != weights && d.shape.ndim() > 2) d.shape[0] = images;
+    }
+  }
+  return cut;
+}
+
+// The batch is cut so that a run takes some 20 ms: the ratio of the kernels hardly depends on it.
 Request trial_request(const Request& r, Direction direction) {
-  constexpr double kMostFlops = 1e10;
+  constexpr double kMostFlops = 5e9;
   const Desc& y = direction == Direction::forward ? r.outputs[0] : r.inputs[0];
   const int64_t images = y.shape[0];
   const auto most = static_cast<int64_t>(kMostFlops * static_cast<double>(images) /
                                          flops_of(r, direction));
-  if (most >= images) return r;
-  Request trial = r;
-  const Desc* weights = &weights_of(trial, direction);
-  for (auto* list : {&trial.inputs, &trial.outputs}) {
-    for (Desc& d : *list) {
-      if (&d != weights && d.shape.ndim() > 2) d.shape[0] = std::max<int64_t>(1, most);
+  return most >= images ? r : with_images(r, direction, std::max<int64_t>(1, most));
+}
+
+// Into how many equal parts the batch is cut, so that the float32 copies of a part stay below a
+// limit: they are memory that mixed precision is meant to save.
+int64_t parts_of(const Request& r, Direction direction) {
+  const int64_t limit = int64_t{direction == Direction::weight_grad ? 128 : 64} << 20;
+  const Desc* weights = &weights_of(r, direction);
+  if (direction == Direction::weight_grad && narrow(*weights)) return 1;
+  int64_t bytes = 0;
+  for (const auto* list : {&r.inputs, &r.outputs}) {
+    for (const Desc& d : *list) {
+      if (&d != weights && narrow(d) && d.shape.ndim() > 2) bytes += 4 * d.shape.size();
     }
   }
-  return trial;
+  const int64_t images = r.inputs[0].shape[0];
+  int64_t parts = std::min(images, (bytes + limit - 1) / limit);
+  while (parts > 1 && images % parts != 0) ++parts;
+  return std::max<int64_t>(1, parts);
 }
 
 std::string key_of(const Request& r) {
@@ -156,29 +218,48 @@ std::string key_of(const Request& r) {
   return key;
 }
 
-// Makes the float32 kernel's own choice repeat for the cut batch, without another timing.
-void pin(Request& trial, const KernelRef& kernel) {
+// Makes the float32 kernel's own choice repeat for a cut batch, without another timing.
+Request pinned(Request r, const KernelRef& kernel) {
   const std::string& name = kernel->implementation;
   const bool winograd = name.rfind("winograd:f", 0) == 0;
-  trial.attrs.set("winograd", winograd ? int64_t{name[10] - '0'} : int64_t{0});
+  r.attrs.set("winograd", winograd ? int64_t{name[10] - '0'} : int64_t{0});
+  return r;
 }
 
-// Measured (Zen 4, two threads): narrow kernels take half the time of direct float32 ones, except
-// for weight gradients of windows on small planes, which take three times as long.
-bool fixed_choice(const Request& r, Direction direction) {
-  const Desc& w = weights_of(r, direction);
+// `wide` computes the whole batch; what is made may compute it in parts.
+std::unique_ptr<Kernel> in_parts(const Request& r, Direction direction, KernelRef wide) {
+  const int64_t parts = parts_of(r, direction);
+  if (parts > 1) {
+    const Request part = with_images(r, direction, r.inputs[0].shape[0] / parts);
+    wide = registry().prepare(widened(pinned(part, wide)));
+  }
+  return std::make_unique<WidenedKernel>(r, std::move(wide), parts, &weights_of(r, direction));
+}
+
+bool pointwise(const Desc& w) {
   int64_t window = 1;
   for (int i = 2; i < w.shape.ndim(); ++i) window *= w.shape[i];
-  return direction == Direction::weight_grad && window > 1;
+  return window == 1;
 }
+
+// Measured (Zen 4, two threads): narrow kernels take half the time of direct float32 ones. Worth a
+// timing are Winograd's kernels, the weight gradients of windows, which take three times as long on
+// small planes, and what oneDNN has no kernel of its own for.
+bool in_doubt(const Request& r, Direction direction, const KernelRef& own, const KernelRef& wide) {
+  if (pointwise(weights_of(r, direction))) return false;
+  return direction == Direction::weight_grad || wide->implementation.rfind("winograd", 0) == 0 ||
+         own->implementation.find("gemm") != std::string::npos;
+}
+
+// The rule for deterministic runs.
+bool fixed_choice(Direction direction) { return direction == Direction::weight_grad; }
 
 bool wide_is_faster(const Request& r, Direction direction, const KernelRef& own,
                     const KernelRef& wide) {
-  if (r.attrs.has("winograd")) return false;
-  if (deterministic()) return fixed_choice(r, direction);
-  if (own->implementation.rfind("onednn:", 0) != 0) return false;
-  Request trial = trial_request(r, direction);
-  pin(trial, wide);
+  if (r.attrs.has("winograd") || !in_doubt(r, direction, own, wide)) return false;
+  const bool fixed = r.attrs.has("deterministic") ? r.attrs.flag("deterministic") : deterministic();
+  if (fixed) return fixed_choice(direction);
+  const Request trial = pinned(trial_request(r, direction), wide);
   const std::vector<Candidate> candidates = {
       {"narrow", [&] { return registry().prepare_below(trial, kChoice); }},
       {"float32", [&] {
@@ -195,7 +276,7 @@ std::unique_ptr<Kernel> prepare_choice(const Request& r, Direction direction) {
   if (!own || own->implementation.rfind(kPrefix, 0) == 0) return nullptr;
   KernelRef wide = registry().prepare(widened(r));
   if (!wide || !wide_is_faster(r, direction, own, wide)) return nullptr;
-  return std::make_unique<WidenedKernel>(r, std::move(wide));
+  return in_parts(r, direction, std::move(wide));
 }
 
 }  // namespace
