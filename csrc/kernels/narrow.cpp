@@ -143,11 +143,51 @@ class WidenedKernel final : public Kernel {
   size_t inner_at_ = 0;
 };
 
+// The smallest number of equal parts of a batch whose float32 copies stay below `limit` bytes.
+int64_t parts_of(const Request& r, const Desc* weights, int64_t limit) {
+  int64_t bytes = 0;
+  for (const auto* list : {&r.inputs, &r.outputs}) {
+    for (const Desc& d : *list) {
+      if (&d != weights && narrow(d) && d.shape.ndim() > 2) bytes += 4 * d.shape.size();
+    }
+  }
+  const int64_t images = r.inputs[0].shape[0];
+  int64_t parts = std::min(images, (bytes + limit - 1) / limit);
+  while (parts > 1 && images % parts != 0) ++parts;
+  return std::max<int64_t>(1, parts);
+}
+
+// The request for fewer images: first axes of tensors of more than two axes, except the weights.
+Request with_images(const Request& r, const Desc* weights, int64_t images) {
+  Request cut = r;
+  const auto shorten = [&](const std::vector<Desc>& given, std::vector<Desc>& made) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (&given[i] != weights && given[i].shape.ndim() > 2) made[i].shape[0] = images;
+    }
+  };
+  shorten(r.inputs, cut.inputs);
+  shorten(r.outputs, cut.outputs);
+  return cut;
+}
+
 std::unique_ptr<Kernel> prepare_widened(const Request& r) {
   if (!any_narrow(r)) return nullptr;
   expect_plain(r);
   KernelRef inner = registry().prepare(widened(r));
   return inner ? std::make_unique<WidenedKernel>(r, std::move(inner)) : nullptr;
+}
+
+// For kernels that treat images one by one: parts that fit the caches.
+std::unique_ptr<Kernel> prepare_images(const Request& r) {
+  constexpr int64_t kLimit = int64_t{8} << 20;
+  if (!any_narrow(r) || r.inputs[0].shape.ndim() < 3 || r.inputs[0].shape.size() == 0) {
+    return prepare_widened(r);
+  }
+  expect_plain(r);
+  const int64_t parts = parts_of(r, nullptr, kLimit);
+  const Request part = with_images(r, nullptr, r.inputs[0].shape[0] / parts);
+  KernelRef inner = registry().prepare(widened(part));
+  return inner ? std::make_unique<WidenedKernel>(r, std::move(inner), parts) : nullptr;
 }
 
 // -- the choice for convolutions
@@ -165,17 +205,6 @@ double flops_of(const Request& r, Direction direction) {
          static_cast<double>(w.shape.size() / std::max<int64_t>(1, w.shape[0]));
 }
 
-Request with_images(const Request& r, Direction direction, int64_t images) {
-  Request cut = r;
-  const Desc* weights = &weights_of(cut, direction);
-  for (auto* list : {&cut.inputs, &cut.outputs}) {
-    for (Desc& d : *list) {
-      if (&d != weights && d.shape.ndim() > 2) d.shape[0] = images;
-    }
-  }
-  return cut;
-}
-
 // The batch is cut so that a run takes some 20 ms: the ratio of the kernels hardly depends on it.
 Request trial_request(const Request& r, Direction direction) {
   constexpr double kMostFlops = 5e9;
@@ -183,25 +212,16 @@ Request trial_request(const Request& r, Direction direction) {
   const int64_t images = y.shape[0];
   const auto most = static_cast<int64_t>(kMostFlops * static_cast<double>(images) /
                                          flops_of(r, direction));
-  return most >= images ? r : with_images(r, direction, std::max<int64_t>(1, most));
+  if (most >= images) return r;
+  return with_images(r, &weights_of(r, direction), std::max<int64_t>(1, most));
 }
 
-// Into how many equal parts the batch is cut, so that the float32 copies of a part stay below a
-// limit: they are memory that mixed precision is meant to save.
+// Float32 copies of a part are memory that mixed precision is meant to save.
 int64_t parts_of(const Request& r, Direction direction) {
-  const int64_t limit = int64_t{direction == Direction::weight_grad ? 128 : 64} << 20;
-  const Desc* weights = &weights_of(r, direction);
-  if (direction == Direction::weight_grad && narrow(*weights)) return 1;
-  int64_t bytes = 0;
-  for (const auto* list : {&r.inputs, &r.outputs}) {
-    for (const Desc& d : *list) {
-      if (&d != weights && narrow(d) && d.shape.ndim() > 2) bytes += 4 * d.shape.size();
-    }
-  }
-  const int64_t images = r.inputs[0].shape[0];
-  int64_t parts = std::min(images, (bytes + limit - 1) / limit);
-  while (parts > 1 && images % parts != 0) ++parts;
-  return std::max<int64_t>(1, parts);
+  const bool sums = direction == Direction::weight_grad;
+  const Desc& weights = weights_of(r, direction);
+  if (sums && narrow(weights)) return 1;
+  return parts_of(r, &weights, int64_t{sums ? 128 : 64} << 20);
 }
 
 std::string key_of(const Request& r) {
@@ -230,7 +250,8 @@ Request pinned(Request r, const KernelRef& kernel) {
 std::unique_ptr<Kernel> in_parts(const Request& r, Direction direction, KernelRef wide) {
   const int64_t parts = parts_of(r, direction);
   if (parts > 1) {
-    const Request part = with_images(r, direction, r.inputs[0].shape[0] / parts);
+    const int64_t images = r.inputs[0].shape[0] / parts;
+    const Request part = with_images(r, &weights_of(r, direction), images);
     wide = registry().prepare(widened(pinned(part, wide)));
   }
   return std::make_unique<WidenedKernel>(r, std::move(wide), parts, &weights_of(r, direction));
@@ -270,7 +291,7 @@ bool wide_is_faster(const Request& r, Direction direction, const KernelRef& own,
 }
 
 std::unique_ptr<Kernel> prepare_choice(const Request& r, Direction direction) {
-  constexpr double kSmall = 2e7;
+  constexpr double kSmall = 4e6;
   if (!any_narrow(r) || flops_of(r, direction) < kSmall) return nullptr;
   const KernelRef own = registry().prepare_below(r, kChoice);
   if (!own || own->implementation.rfind(kPrefix, 0) == 0) return nullptr;
@@ -282,13 +303,14 @@ std::unique_ptr<Kernel> prepare_choice(const Request& r, Direction direction) {
 }  // namespace
 
 void register_narrow_kernels(Registry& registry) {
-  const char* const names[] = {"matmul", "pool", "pool_grad", "pool_take", "softmax",
-                               "log_softmax", "batch_norm_stats", "batch_norm",
-                               "batch_norm_train", "batch_norm_grad", "lrn", "lrn_grad",
-                               "blocked_pool", "blocked_pool_grad", "blocked_norm",
-                               "blocked_norm_train", "blocked_norm_grad", "blocked_lrn",
-                               "blocked_lrn_grad"};
-  for (const char* name : names) registry.add(name, kLast, "float32", prepare_widened);
+  const char* const whole[] = {"matmul", "softmax", "log_softmax", "batch_norm_stats",
+                               "batch_norm", "batch_norm_train", "batch_norm_grad",
+                               "blocked_norm", "blocked_norm_train", "blocked_norm_grad"};
+  const char* const images[] = {"pool", "pool_grad", "pool_take", "lrn", "lrn_grad",
+                                "blocked_pool", "blocked_pool_grad", "blocked_lrn",
+                                "blocked_lrn_grad"};
+  for (const char* name : whole) registry.add(name, kLast, "float32", prepare_widened);
+  for (const char* name : images) registry.add(name, kLast, "float32", prepare_images);
   const std::pair<const char*, Direction> convolutions[] = {
       {"conv", Direction::forward},
       {"conv_data_grad", Direction::data_grad},

@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 SMALL_CONVOLUTION = 2_000_000
 #: Multiplications below which a product stays in float32: casts would cost more.
 SMALL_PRODUCT = 2_000_000
+#: Products in which an element of a factor stands less often stay in float32: converting the factor
+#: would cost as much as the narrow product saves (prediction for a few samples).
+FEW_USES = 32
 #: Elements below which a tensor stays in float32 in mixed precision.
 SMALL_TENSOR = 1 << 15
 
@@ -83,10 +86,9 @@ def _multiplications(weight: Desc, result: Desc) -> int:
 def _matmul_pays(
     params: dict[str, Any], inputs: Sequence[Desc], outputs: Sequence[Desc], small: int
 ) -> bool:
-    """A factor that is converted is read whole, so it must be used often enough."""
     inner = inputs[0].shape[-2 if params["transpose_a"] else -1]
-    work = math.prod(outputs[0].shape) * inner
-    return work >= small
+    often = min(outputs[0].shape[-2:]) >= FEW_USES
+    return often and math.prod(outputs[0].shape) * inner >= small
 
 
 class NativeBackend:
@@ -170,7 +172,8 @@ class NativeBackend:
         if op.name == "matmul":
             return _matmul_pays(params, inputs, outputs, self.small_product)
         _, weight, result = _forward_roles(op.name, inputs, outputs)
-        return _multiplications(weight, result) >= self.small_product
+        often = math.prod(result.shape) // result.shape[1] >= FEW_USES
+        return often and _multiplications(weight, result) >= self.small_product
 
     def _block(self, channels: int, groups: int) -> int:
         """The largest block that divides the channels of a group (of all, one to a group)."""

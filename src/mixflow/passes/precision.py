@@ -29,7 +29,7 @@ from .. import config
 from .. import dtype as dtypes
 from ..errors import ParamError
 from ..ir import Graph, Node, Value, emit, emit_node, origin
-from .rewrite import backward_nodes, with_heads, with_inputs
+from .rewrite import FREE, with_heads, with_inputs
 from .schedule import desc_of
 
 _log = logging.getLogger(__name__)
@@ -127,11 +127,6 @@ class _Precision:
         self.small = small
         self.dtype = dtype
         self.order = graph.nodes()
-        self.late = backward_nodes(graph, self.order)
-        self.users: dict[Value, list[Node]] = {}
-        for node in self.order:
-            for value in node.inputs:
-                self.users.setdefault(value, []).append(node)
         self.products = {n for n in self.order if self._is_product(n) and self._pays(n, asked)}
         self.wanted: set[Value] = set()  #: read by a product, perhaps through others
         self.wides: dict[Value, Value] = {}
@@ -208,7 +203,10 @@ class _Precision:
         if value.dtype != _WIDE or not self.stored[value]:
             return self._wide(value)
         with origin(value.node.origin):
-            return emit("cast", self.narrows[value], dtype=_WIDE)
+            made = emit_node("cast", self.narrows[value], dtype=_WIDE)
+        attrs = {FREE: "1"}  # in one program with its producer, that value need not be rounded
+        return Node(made.op, made.name, made.inputs, made.params, attrs, made.types,
+                    origin=made.origin)[0]  # fmt: skip
 
     def _narrow(self, value: Value) -> Value:
         found = self.narrows.get(value)
@@ -241,7 +239,8 @@ class _Precision:
     def _product(self, node: Node) -> None:
         factors = [self._stored_form(v) for v in node.inputs[:2]]
         if all(f.dtype == _WIDE for f in factors):  # one narrow factor says how to compute
-            first = 1 if self._is_parameter(node.inputs[0]) else 0
+            a, b = (self._is_parameter(v) for v in node.inputs[:2])
+            first = 1 if a and not b else 0
             factors[first] = self._narrow(node.inputs[first])
         gradient = _name(node) == "conv_weight_grad"
         narrow = node[0] in self.wanted and self._large(node[0]) and not gradient
@@ -281,16 +280,8 @@ class _Precision:
             self._enter(node, emit_node(node.op, *inputs, **node.params), True)
             return
         made = with_inputs(node, [self._read(v) for v in node.inputs])
-        if node[0] in self.wanted and self._large(node[0]) and not self._inside(node):
+        if node[0] in self.wanted and self._large(node[0]):
             self.narrows[node[0]] = emit("cast", made[0], dtype=self.dtype)
             self.stored[node[0]] = True
         else:
             self._enter(node, made)
-
-    def _inside(self, node: Node) -> bool:
-        """Whether all users will stand in one program with the node: nothing is stored."""
-        late, shape = node in self.late, node[0].shape
-        return all(
-            u.op is not None and u.op.elementwise and u[0].shape == shape and (u in self.late) == late
-            for u in self.users.get(node[0], ())
-        )

@@ -31,7 +31,7 @@ def _rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     flags = f"transpose_a={params['transpose_a']}, transpose_b={params['transpose_b']}"
     expect(k == k2, "matmul", f"inner size {k}", f"{k2} of {a} times {b}", flags)
     lead = a[:-2] if len(a) > 2 else b[:-2]
-    dtype = params["dtype"] or computed_dtype("matmul", ins)
+    dtype = params.get("dtype") or computed_dtype("matmul", ins)
     return [typed(ins[0], (*lead, m, n), dtype)]
 
 

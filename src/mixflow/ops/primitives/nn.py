@@ -83,7 +83,7 @@ def _shapes(ins: Types) -> list[tuple[int, ...]]:
 
 def product_type(op: str, params: Mapping[str, Any], ins: Types, shape: Any) -> TensorType:
     """Type of a product's result: the dtype that is asked for, else the one computed in."""
-    return typed(ins[0], shape, params["dtype"] or computed_dtype(op, ins))
+    return typed(ins[0], shape, params.get("dtype") or computed_dtype(op, ins))
 
 
 def _conv_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:

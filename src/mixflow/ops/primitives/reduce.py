@@ -29,7 +29,7 @@ def _reduced(name: str) -> Callable[[dict[str, Any], Types], list[TensorType]]:
         kept = [(1 if i in axes else d) for i, d in enumerate(shape)]
         if not params["keepdims"]:
             kept = [d for i, d in enumerate(shape) if i not in axes]
-        return [typed(ins[0], kept, params["dtype"])]
+        return [typed(ins[0], kept, params.get("dtype"))]
 
     return rule
 
@@ -93,7 +93,7 @@ def _position(name: str) -> Callable[[dict[str, Any], Types], list[TensorType]]:
         kept = [(1 if i == axis else d) for i, d in enumerate(shape)]
         if not params["keepdims"]:
             kept.pop(axis)
-        return [typed(ins[0], kept, params["dtype"])]
+        return [typed(ins[0], kept, params.get("dtype"))]
 
     return rule
 
