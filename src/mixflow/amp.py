@@ -24,31 +24,96 @@ TARGETS = ("bfloat16", "float16")
 #: Operators that are worth a narrow dtype.
 _NARROW = ("Convolution", "Deconvolution", "FullyConnected", "RNN")
 #: Operators that take several tensors of one dtype: of mixed inputs the narrow ones are widened.
-_WIDEST = (
-    "Concat add_n stack where dot batch_dot elemwise_add elemwise_sub elemwise_mul elemwise_div "
-    "broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum "
-    "broadcast_equal broadcast_not_equal broadcast_greater broadcast_greater_equal "
-    "broadcast_lesser broadcast_lesser_equal broadcast_logical_and broadcast_logical_or "
-    "broadcast_logical_xor _maximum _minimum"
-).split()
+_WIDEST = [
+    "Concat",
+    "add_n",
+    "stack",
+    "where",
+    "dot",
+    "batch_dot",
+    "elemwise_add",
+    "elemwise_sub",
+    "elemwise_mul",
+    "elemwise_div",
+    "broadcast_add",
+    "broadcast_sub",
+    "broadcast_mul",
+    "broadcast_div",
+    "broadcast_maximum",
+    "broadcast_minimum",
+    "broadcast_equal",
+    "broadcast_not_equal",
+    "broadcast_greater",
+    "broadcast_greater_equal",
+    "broadcast_lesser",
+    "broadcast_lesser_equal",
+    "broadcast_logical_and",
+    "broadcast_logical_or",
+    "broadcast_logical_xor",
+    "_maximum",
+    "_minimum",
+]
 #: Operators that keep the dtype of their data: moves, pooling, cheap activations, norms whose
 #: statistics are float32 anyway.
-_EITHER = (
-    "BatchNorm Pooling Pad Flatten Reshape transpose SwapAxis expand_dims squeeze slice slice_axis "
-    "slice_like SliceChannel Crop reverse tile repeat broadcast_to broadcast_like broadcast_axis "
-    "Dropout BlockGrad identity Activation LeakyReLU abs relu tanh sigmoid clip sqrt "
-    "_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _maximum_scalar "
-    "_minimum_scalar UpSampling SequenceMask SequenceLast SequenceReverse shuffle _shuffle "
-    "Cast amp_cast"
-).split()
+_EITHER = [
+    "BatchNorm",
+    "Pooling",
+    "Pad",
+    "Flatten",
+    "Reshape",
+    "transpose",
+    "SwapAxis",
+    "expand_dims",
+    "squeeze",
+    "slice",
+    "slice_axis",
+    "slice_like",
+    "SliceChannel",
+    "Crop",
+    "reverse",
+    "tile",
+    "repeat",
+    "broadcast_to",
+    "broadcast_like",
+    "broadcast_axis",
+    "Dropout",
+    "BlockGrad",
+    "identity",
+    "Activation",
+    "LeakyReLU",
+    "abs",
+    "relu",
+    "tanh",
+    "sigmoid",
+    "clip",
+    "sqrt",
+    "_plus_scalar",
+    "_minus_scalar",
+    "_rminus_scalar",
+    "_mul_scalar",
+    "_div_scalar",
+    "_maximum_scalar",
+    "_minimum_scalar",
+    "UpSampling",
+    "SequenceMask",
+    "SequenceLast",
+    "SequenceReverse",
+    "shuffle",
+    "_shuffle",
+    "Cast",
+    "amp_cast",
+]
 #: (operator, parameter, values) that need float32 after all.
 _CONDITIONAL = [
     ("Activation", "act_type", ["softrelu"]),
     ("LeakyReLU", "act_type", ["elu", "selu"]),
 ]
-_LOSSES = (
-    "SoftmaxOutput LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput"
-).split()
+_LOSSES = [
+    "SoftmaxOutput",
+    "LinearRegressionOutput",
+    "LogisticRegressionOutput",
+    "MAERegressionOutput",
+]
 
 
 def _target(name: Any) -> str:
@@ -60,7 +125,7 @@ def _target(name: Any) -> str:
 
 def _known(wanted: Iterable[str]) -> list[str]:
     table = names()
-    return [n for n in wanted if n in table]
+    return list({table[n].name: n for n in wanted if n in table}.values())
 
 
 def list_lp16_ops(target_dtype: str) -> list[str]:

@@ -528,7 +528,7 @@ class Module(BaseModule):
         remove_amp_cast: bool = True,
     ) -> None:
         """Writes symbol, parameters and, if asked, ``prefix-%04d.states``."""
-        save_checkpoint(prefix, epoch, self.symbol, *self.get_params())
+        save_checkpoint(prefix, epoch, self.symbol, *self.get_params(), remove_amp_cast)
         if save_optimizer_states:
             path = f"{prefix}-{epoch:04d}.states"
             self.save_optimizer_states(path)

@@ -28,7 +28,7 @@ import numpy as np
 from .. import config
 from .. import dtype as dtypes
 from ..errors import ParamError
-from ..ir import Graph, Node, Value, emit, emit_node, origin
+from ..ir import Graph, Node, Operator, Value, emit, emit_node, origin
 from .rewrite import FREE, with_heads, with_inputs
 from .schedule import desc_of
 
@@ -115,6 +115,11 @@ def precision(graph: Graph, backend: Any, dtype: np.dtype[Any]) -> Graph:
 
 def _name(node: Node) -> str:
     return "" if node.op is None else node.op.name
+
+
+def _operator(node: Node) -> Operator:
+    assert node.op is not None
+    return node.op
 
 
 def _is_literal(value: Value) -> bool:
@@ -205,8 +210,10 @@ class _Precision:
         with origin(value.node.origin):
             made = emit_node("cast", self.narrows[value], dtype=_WIDE)
         attrs = {FREE: "1"}  # in one program with its producer, that value need not be rounded
-        return Node(made.op, made.name, made.inputs, made.params, attrs, made.types,
-                    origin=made.origin)[0]  # fmt: skip
+        params = dict(made.params)
+        return Node(made.op, made.name, made.inputs, params, attrs, made.types, origin=made.origin)[
+            0
+        ]
 
     def _narrow(self, value: Value) -> Value:
         found = self.narrows.get(value)
@@ -232,7 +239,7 @@ class _Precision:
             self._elementwise(node)
         elif name in REDUCTIONS and self.stored[node.inputs[0]]:
             params = {**node.params, "dtype": _WIDE}
-            self._enter(node, emit_node(node.op, self.narrows[node.inputs[0]], **params))
+            self._enter(node, emit_node(_operator(node), self.narrows[node.inputs[0]], **params))
         else:
             self._enter(node, with_inputs(node, [self._wide(v) for v in node.inputs]))
 
@@ -246,7 +253,7 @@ class _Precision:
         narrow = node[0] in self.wanted and self._large(node[0]) and not gradient
         params = {**node.params, "dtype": self.dtype if narrow else _WIDE}
         rest = [self._wide(v) for v in node.inputs[2:]]
-        self._enter(node, emit_node(node.op, *factors, *rest, **params), narrow)
+        self._enter(node, emit_node(_operator(node), *factors, *rest, **params), narrow)
 
     def _is_parameter(self, value: Value) -> bool:
         node = value.node
@@ -268,7 +275,11 @@ class _Precision:
             narrow = True
         inputs = [self._narrow(v) if narrow else self._wide(v) for v in tensors]
         inputs += [self._wide(v) for v in node.inputs[len(tensors) :]]
-        made = emit_node(node.op, *inputs, **node.params) if narrow else with_inputs(node, inputs)
+        made = (
+            emit_node(_operator(node), *inputs, **node.params)
+            if narrow
+            else with_inputs(node, inputs)
+        )
         self._enter(node, made, narrow)
 
     def _elementwise(self, node: Node) -> None:
@@ -277,7 +288,7 @@ class _Precision:
         same = node[0].dtype == _WIDE and all(v.shape == node[0].shape for v in floats)
         if same and floats and all(self.stored[v] for v in floats):
             inputs = [self._narrow(v) if v.dtype == _WIDE else self._wide(v) for v in node.inputs]
-            self._enter(node, emit_node(node.op, *inputs, **node.params), True)
+            self._enter(node, emit_node(_operator(node), *inputs, **node.params), True)
             return
         made = with_inputs(node, [self._read(v) for v in node.inputs])
         if node[0] in self.wanted and self._large(node[0]):

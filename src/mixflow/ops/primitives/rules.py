@@ -141,9 +141,7 @@ def broadcasting(op: str) -> InferRule:
     return infer
 
 
-def forward(
-    op: str, rule: ForwardRule, one_dtype: bool = True, mixed: bool = False
-) -> InferRule:
+def forward(op: str, rule: ForwardRule, one_dtype: bool = True, mixed: bool = False) -> InferRule:
     """Rule that only goes from known inputs to outputs; unknown inputs leave all as it is.
 
     Args:
