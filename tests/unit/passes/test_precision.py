@@ -284,3 +284,25 @@ def test_memory_report_follows_the_configuration() -> None:
         narrow = symbol.memory_report(**shapes)
     for key in ("none", "both", "arena", "lower_bound"):
         assert narrow[key] < 0.65 * wide[key]
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("name", ["resnet-18", "squeezenet-1.1", "mobilenet-0.25"])
+def test_losses_of_models_are_those_of_float32_up_to_rounding(name: str) -> None:
+    symbol = models.NETWORKS[name](10)
+    shape, losses = (16, 3, 64, 64), []
+    rng = np.random.default_rng(11)
+    data, label = rng.normal(size=shape), rng.integers(0, 10, 16)
+    for chosen in ("float32", "bfloat16"):
+        mx.random.seed(3)
+        executor = symbol.simple_bind(mx.cpu(), precision=chosen, data=shape)
+        initializer = mx.init.Xavier("gaussian", "in", magnitude=2.0)
+        for key, array in {**executor.arg_dict, **executor.aux_dict}.items():
+            if not key.endswith(("data", "label")):
+                initializer(mx.init.InitDesc(key), array)
+        executor.arg_dict["data"][:] = data
+        executor.arg_dict["softmax_label"][:] = label
+        made = executor.forward(is_train=True)[0].asnumpy()
+        losses.append(float(-np.log(made[np.arange(16), label]).mean()))
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
