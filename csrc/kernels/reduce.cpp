@@ -235,7 +235,7 @@ std::unique_ptr<Kernel> make_reduce(const Request& r, ReduceOp op) {
   expect_counts(r, 1, 1);
   const std::vector<bool> reduced = reduced_axes(r);
   expect_shape(r, "an output", r.outputs[0].shape, reduced_shape(r, reduced));
-  // Sums of floats are kept in double, of integers in int64; one of a kind may be stored as another.
+  // Sums of floats are kept in double, of integers in int64; one of a kind may leave as another.
   if (is_floating(r.outputs[0].dtype) != is_floating(r.inputs[0].dtype)) return nullptr;
   return std::make_unique<ReduceKernel>(r, op, reduced);
 }
