@@ -76,9 +76,7 @@ def question_table(rows: list[Row]) -> str:
         ours = found.get("ours", {})
         reached = [f"{100 * ours[s]:.0f} %" if s in ours else "" for s in shares]
         lines.append(
-            "| "
-            + " | ".join([case, shown(ours) if ours else "", *times, *cells, *reached])
-            + " |"
+            "| " + " | ".join([case, shown(ours) if ours else "", *times, *cells, *reached]) + " |"
         )
     return "\n".join([*lines, *mean_lines(rows, cases, others, len(shares))])
 

@@ -19,10 +19,23 @@ struct BlockView {
   Shape channels() const { return Shape{blocks * size}; }
 };
 
-bool served(const Request& r, const Shape& x) {
+bool good_blocks(const Request& r, const Shape& x) {
   expect_plain(r);
   const int64_t size = x.ndim() >= 4 ? x[x.ndim() - 1] : 0;
-  return r.outputs[0].dtype == DType::float32 && (size == 8 || size == 16) && x.size() > 0;
+  return (size == 8 || size == 16) && x.size() > 0;
+}
+
+bool is_narrow(const Desc& desc) { return desc.dtype == DType::bfloat16; }
+
+// Tensors that are all float32 or all bfloat16, and vectors in float32.
+bool tensors_and_vectors(const Request& r) {
+  const DType dtype = r.outputs[0].dtype;
+  const auto good = [dtype](const Desc& d) {
+    return d.dtype == (d.shape.ndim() == 1 ? DType::float32 : dtype);
+  };
+  return (dtype == DType::float32 || dtype == DType::bfloat16) &&
+         std::all_of(r.inputs.begin(), r.inputs.end(), good) &&
+         std::all_of(r.outputs.begin(), r.outputs.end(), good);
 }
 
 // -- order
@@ -59,7 +72,8 @@ enum class Norm { train, apply, grad };
 class BlockedNormKernel final : public Kernel {
  public:
   BlockedNormKernel(const Request& r, Norm action, const BlockView& view)
-      : action_(action), view_(view), relu_(r.attrs.flag("relu")) {
+      : action_(action), view_(view), relu_(r.attrs.flag("relu")),
+        narrow_(is_narrow(r.outputs[0])) {
     const size_t plain_inputs = action == Norm::train ? 3 : action == Norm::apply ? 5 : 6;
     if (r.inputs.size() > plain_inputs) addend_ = static_cast<int>(plain_inputs);
     if (action == Norm::train) eps_ = static_cast<float>(r.attrs.number("eps"));
@@ -80,20 +94,23 @@ class BlockedNormKernel final : public Kernel {
     const int64_t at = block * view_.inner * view_.size, channel = block * view_.size;
     const auto in = [&](int i, int64_t o) { return static_cast<const float*>(b.in[i]) + o; };
     const auto out = [&](int i, int64_t o) { return static_cast<float*>(b.out[i]) + o; };
+    const int64_t offset = at * (narrow_ ? 2 : 4);  // bytes
+    const auto tensor = [&](int i) { return static_cast<const char*>(b.in[i]) + offset; };
     BlockedNormTask t;
+    t.narrow = narrow_;
     t.size = view_.size;
     t.outer = view_.outer;
     t.inner = view_.inner;
     t.stride = view_.blocks * view_.inner * view_.size;
     t.relu = relu_;
     t.eps = eps_;
-    t.result = out(0, at);
+    t.result = static_cast<char*>(b.out[0]) + offset;
     const int shift = action_ == Norm::grad ? 1 : 0;
-    if (shift) t.dy = in(0, at);
-    t.x = in(shift, at);
+    if (shift) t.dy = tensor(0);
+    t.x = tensor(shift);
     t.gamma = in(shift + 1, channel);
     t.beta = in(shift + 2, channel);
-    if (addend_ >= 0) t.addend = in(addend_, at);
+    if (addend_ >= 0) t.addend = tensor(addend_);
     if (action_ != Norm::train) {
       t.mean = in(shift + 3, channel);
       t.inv_std = in(shift + 4, channel);
@@ -107,14 +124,14 @@ class BlockedNormKernel final : public Kernel {
 
   Norm action_;
   BlockView view_;
-  bool relu_;
+  bool relu_, narrow_;
   int addend_ = -1;
   float eps_ = 0;
 };
 
 std::unique_ptr<Kernel> make_norm(const Request& r, Norm action) {
   const Shape& x = r.inputs[0].shape;
-  if (!served(r, x)) return nullptr;
+  if (!good_blocks(r, x) || !tensors_and_vectors(r)) return nullptr;
   return std::make_unique<BlockedNormKernel>(r, action, BlockView(x));
 }
 
@@ -125,29 +142,48 @@ Shape without_block(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
 class BlockedPoolKernel final : public Kernel {
  public:
   BlockedPoolKernel(const Request& r, bool grad, const BlockView& view, const PoolGeometry& g)
-      : grad_(grad), view_(view), geometry_(g) {
+      : grad_(grad), narrow_(is_narrow(r.outputs[0])), view_(view), geometry_(g) {
     const double taps = static_cast<double>(g.kernel[0] * g.kernel[1] * g.kernel[2]);
     const double planes = static_cast<double>(view.outer * view.blocks * view.size);
     set_cost(*this, r, planes * (static_cast<double>(g.out_size()) * taps + g.in_size()) / 10);
+    plane_ = (g.in_size() * view.size + 15) / 16 * 16;
+    if (grad && narrow_) workspace_bytes = size_t(threads) * plane_ * sizeof(float);
   }
 
+  // Each thread's part has a slice of the workspace of its own.
   void run(const Buffers& b, const RunContext&) const override {
-    const int64_t in = geometry_.in_size() * view_.size, out = geometry_.out_size() * view_.size;
-    parallel_for(threads, view_.outer * view_.blocks, 1, [&](int64_t begin, int64_t end) {
-      BlockedPoolTask t{&geometry_, view_.size, end - begin, nullptr, nullptr, nullptr, nullptr};
-      const auto input = [&](int i) { return static_cast<const float*>(b.in[i]); };
-      auto* result = static_cast<float*>(b.out[0]);
-      t.result = result + begin * (grad_ ? in : out);
-      t.x = input(grad_ ? 1 : 0) + begin * in;
-      if (!grad_) return MIXFLOW_PICK(blocked_pool)(t);
-      t.dy = input(0) + begin * out;
-      t.y = input(2) + begin * out;
-      MIXFLOW_PICK(blocked_pool_grad)(t);
+    const int64_t planes = view_.outer * view_.blocks;
+    parallel_for(threads, threads, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        float* plane = static_cast<float*>(b.workspace) + part * plane_;
+        some(b, planes * part / threads, planes * (part + 1) / threads, plane);
+      }
     });
   }
 
  private:
-  bool grad_;
+  void some(const Buffers& b, int64_t begin, int64_t end, float* plane) const {
+    const int64_t bytes = view_.size * (narrow_ ? 2 : 4);
+    const int64_t in = geometry_.in_size() * bytes, out = geometry_.out_size() * bytes;
+    BlockedPoolTask t;
+    t.geometry = &geometry_;
+    t.size = view_.size;
+    t.planes = end - begin;
+    t.narrow = narrow_;
+    t.plane = plane;
+    const auto input = [&](int i, int64_t step) {
+      return static_cast<const char*>(b.in[i]) + begin * step;
+    };
+    t.result = static_cast<char*>(b.out[0]) + begin * (grad_ ? in : out);
+    t.x = input(grad_ ? 1 : 0, in);
+    if (!grad_) return MIXFLOW_PICK(blocked_pool)(t);
+    t.dy = input(0, out);
+    t.y = input(2, out);
+    MIXFLOW_PICK(blocked_pool_grad)(t);
+  }
+
+  bool grad_, narrow_;
+  int64_t plane_ = 0;  // floats of the workspace of a thread
   BlockView view_;
   PoolGeometry geometry_;
 };
@@ -155,7 +191,7 @@ class BlockedPoolKernel final : public Kernel {
 std::unique_ptr<Kernel> make_pool(const Request& r, bool grad) {
   const Shape& x = r.inputs[grad ? 1 : 0].shape;
   const Shape& y = grad ? r.inputs[0].shape : r.outputs[0].shape;
-  if (!served(r, x) || x.ndim() > 6) return nullptr;
+  if (!good_blocks(r, x) || !tensors_and_vectors(r) || x.ndim() > 6) return nullptr;
   const PoolGeometry g = pool_geometry(r, without_block(x), without_block(y));
   return std::make_unique<BlockedPoolKernel>(r, grad, BlockView(x), g);
 }
@@ -216,7 +252,7 @@ class BlockedLrnKernel final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_lrn(const Request& r, bool grad) {
-  if (!served(r, r.inputs[0].shape)) return nullptr;
+  if (!good_blocks(r, r.inputs[0].shape) || !all_of_dtype(r, DType::float32)) return nullptr;
   return std::make_unique<BlockedLrnKernel>(r, grad, BlockView(r.inputs[0].shape));
 }
 

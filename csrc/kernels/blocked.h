@@ -1,5 +1,6 @@
 // Work on blocked tensors (N, C / b, *S, b) on one thread, in float32: batch normalisation of one
 // block of channels, pooling of planes. blocked_*.cpp split the blocks and planes over threads.
+// Norms and pooling may read and write bfloat16 (`narrow`); vectors stay float32.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,11 @@ namespace mixflow::kernels {
 struct BlockedNormTask {
   int64_t size = 16;  // channels of the block: 8 or 16
   int64_t outer = 0, inner = 0, stride = 0;
-  const float* x = nullptr;
-  const float* dy = nullptr;
-  const float* addend = nullptr;
-  float* result = nullptr;  // y or dx; y may be x or addend, dx may be dy or x
+  bool narrow = false;  // x, dy, addend and result are bfloat16, else float32
+  const void* x = nullptr;
+  const void* dy = nullptr;
+  const void* addend = nullptr;
+  void* result = nullptr;  // y or dx; y may be x or addend, dx may be dy or x
   const float* gamma = nullptr;
   const float* beta = nullptr;
   const float* mean = nullptr;
@@ -32,10 +34,12 @@ struct BlockedPoolTask {
   const PoolGeometry* geometry = nullptr;
   int64_t size = 16;
   int64_t planes = 0;
-  const float* x = nullptr;   // (planes, in, size)
-  const float* y = nullptr;   // (planes, out, size), gradient of max only
-  const float* dy = nullptr;  // (planes, out, size), gradient only
-  float* result = nullptr;    // y or dx
+  const void* x = nullptr;   // (planes, in, size)
+  const void* y = nullptr;   // (planes, out, size), gradient of max only
+  const void* dy = nullptr;  // (planes, out, size), gradient only
+  void* result = nullptr;    // y or dx
+  bool narrow = false;       // all of them bfloat16, else float32
+  float* plane = nullptr;    // narrow gradients sum here: in * size floats of scratch
 };
 
 // LRN of `places` neighbouring places of an image: (blocks, inner, size) from the first place on.

@@ -262,8 +262,8 @@ std::unique_ptr<Kernel> prepare(const Request& r, Direction direction) {
   expect_plain(r);
   const int ndim = r.inputs[0].shape.ndim();
   if (ndim < 3 || ndim > 5) return nullptr;
-  if (r.outputs[0].dtype == DType::float32) return make<float>(r, direction);
-  if (r.outputs[0].dtype == DType::float64) return make<double>(r, direction);
+  if (all_of_dtype(r, DType::float32)) return make<float>(r, direction);
+  if (all_of_dtype(r, DType::float64)) return make<double>(r, direction);
   return nullptr;
 }
 

@@ -60,6 +60,13 @@ inline void expect_plain(const Request& r) {
   }
 }
 
+// Whether every tensor has this dtype; kernels for one type of element ask first.
+inline bool all_of_dtype(const Request& r, DType dtype) {
+  const auto same = [dtype](const Desc& desc) { return desc.dtype == dtype; };
+  return std::all_of(r.inputs.begin(), r.inputs.end(), same) &&
+         std::all_of(r.outputs.begin(), r.outputs.end(), same);
+}
+
 inline int64_t checked_axis(const Request& r, int64_t axis, int ndim) {
   check(axis >= -ndim && axis < ndim, "[", r.primitive, "] expected an axis in [", -ndim, ", ",
         ndim, "), got ", axis);

@@ -103,8 +103,8 @@ std::unique_ptr<Kernel> prepare(const Request& r) {
   expect_counts(r, 2, 1);
   expect_plain(r);
   const Product p = product_of(r);
-  if (r.outputs[0].dtype == DType::float32) return std::make_unique<MatmulKernel<float>>(r, p);
-  if (r.outputs[0].dtype == DType::float64) return std::make_unique<MatmulKernel<double>>(r, p);
+  if (all_of_dtype(r, DType::float32)) return std::make_unique<MatmulKernel<float>>(r, p);
+  if (all_of_dtype(r, DType::float64)) return std::make_unique<MatmulKernel<double>>(r, p);
   return nullptr;
 }
 

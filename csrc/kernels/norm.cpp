@@ -91,14 +91,13 @@ std::unique_ptr<Kernel> prepare(const Request& r, Action action) {
   expect_plain(r);
   const Shape& shape = r.inputs[action == Action::grad ? 1 : 0].shape;
   const AxisView view = axis_view(shape, checked_axis(r, r.attrs.integer("axis"), shape.ndim()));
-  switch (r.outputs[0].dtype) {
-    case DType::float32:
-      return std::make_unique<NormKernel<float>>(r, action, view);
-    case DType::float64:
-      return std::make_unique<NormKernel<double>>(r, action, view);
-    default:
-      return nullptr;
+  if (all_of_dtype(r, DType::float32)) {
+    return std::make_unique<NormKernel<float>>(r, action, view);
   }
+  if (all_of_dtype(r, DType::float64)) {
+    return std::make_unique<NormKernel<double>>(r, action, view);
+  }
+  return nullptr;
 }
 
 }  // namespace

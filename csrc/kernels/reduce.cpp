@@ -53,7 +53,8 @@ A first_value(ReduceOp op) {
 class ReduceKernel final : public Kernel {
  public:
   ReduceKernel(const Request& r, ReduceOp op, const std::vector<bool>& reduced)
-      : op_(op), dtype_(r.inputs[0].dtype), size_(size_of(dtype_)) {
+      : op_(op), dtype_(r.inputs[0].dtype), out_dtype_(r.outputs[0].dtype),
+        size_(size_of(dtype_)) {
     const Shape& shape = r.inputs[0].shape;
     collapse(shape, reduced);
     row_ = reduce_table().row(op, dtype_);
@@ -182,7 +183,7 @@ class ReduceKernel final : public Kernel {
   }
 
   void finish(const char* acc, int64_t unit, char* out) const {
-    with_dtype(dtype_, [&](auto tag) {
+    with_dtype(out_dtype_, [&](auto tag) {
       using T = typename decltype(tag)::type;
       using A = std::conditional_t<std::is_same_v<Computed<T>, int64_t>, int64_t, double>;
       const A* from = reinterpret_cast<const A*>(acc);
@@ -213,7 +214,7 @@ class ReduceKernel final : public Kernel {
   }
 
   ReduceOp op_;
-  DType dtype_;
+  DType dtype_, out_dtype_;
   int64_t size_;
   ReduceRow row_ = nullptr;
   ReduceColumns lines_ = nullptr;
@@ -234,7 +235,8 @@ std::unique_ptr<Kernel> make_reduce(const Request& r, ReduceOp op) {
   expect_counts(r, 1, 1);
   const std::vector<bool> reduced = reduced_axes(r);
   expect_shape(r, "an output", r.outputs[0].shape, reduced_shape(r, reduced));
-  expect_dtype(r, "an output", r.outputs[0].dtype, r.inputs[0].dtype);
+  // Sums of floats are kept in double, of integers in int64; one of a kind may leave as another.
+  if (is_floating(r.outputs[0].dtype) != is_floating(r.inputs[0].dtype)) return nullptr;
   return std::make_unique<ReduceKernel>(r, op, reduced);
 }
 

@@ -25,6 +25,7 @@ void register_matmul_kernels(Registry&);
 void register_softmax_kernels(Registry&);
 void register_norm_kernels(Registry&);
 void register_blocked_kernels(Registry&);
+void register_narrow_kernels(Registry&);
 
 namespace {
 
@@ -108,6 +109,7 @@ void register_plain_kernels(Registry& target) {
     register_softmax_kernels(target);
     register_norm_kernels(target);
     register_blocked_kernels(target);
+    register_narrow_kernels(target);
   });
 }
 

@@ -43,25 +43,33 @@ bool good_block(const Desc& desc, int rank) {
   return desc.shape.ndim() == rank || size == 8 || size == 16;
 }
 
-// x, w, y are the input, weights and output of the forward convolution, whatever is computed.
+// x, w, y are the input, weights and output of the forward convolution, whatever is computed. What
+// is read has one type; what is written has the type of its own tensor.
 struct Problem {
   Tensor x, y;
-  memory::desc w_plain, w_any;
+  memory::desc w_plain, w_any, w_hint, x_any, y_any;
   Dims stride, dilate, pad;
-  memory::data_type type;
+  bool mixed;  // of several types
   double flops;
 
   Problem(const Request& r, const Desc& x_desc, const Desc& w, const Desc& y_desc)
       : x(x_desc, w.shape.ndim()), y(y_desc, w.shape.ndim()) {
-    type = type_of(w.dtype);
+    const memory::data_type type = computed_type(r);
+    const auto seen = [&](const Desc& d) {
+      return &d == &r.outputs[0] ? type_of(d.dtype) : type;
+    };
+    x_any = any_desc(x.dims, seen(x_desc));
+    y_any = any_desc(y.dims, seen(y_desc));
+    mixed = !(x_desc.dtype == w.dtype && y_desc.dtype == w.dtype);
     Dims dims = dims_of(w.shape);
     const int64_t groups = r.attrs.integer("groups");
     if (groups > 1) {
       dims[0] /= groups;
       dims.insert(dims.begin(), groups);
     }
-    w_plain = plain_desc(dims, type);
-    w_any = any_desc(dims, type);
+    w_plain = plain_desc(dims, type_of(w.dtype));
+    w_any = any_desc(dims, seen(w));
+    w_hint = any_desc(dims, type);
     stride = r.attrs.integers("stride");
     pad = r.attrs.integers("pad");
     for (int64_t d : r.attrs.integers("dilate")) dilate.push_back(d - 1);
@@ -76,21 +84,31 @@ struct Orders {
 };
 
 std::vector<Orders> candidates(const Problem& p) {
-  const memory::desc x = any_desc(p.x.dims, p.type), y = any_desc(p.y.dims, p.type);
+  const memory::desc &x = p.x_any, &y = p.y_any;
   return {{p.x.own, p.y.own}, {p.x.own, y}, {x, p.y.own}, {x, y}};
 }
 
 using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 
-ForwardDesc forward_desc(const Problem& p, bool bias, const Orders& o,
+// `bias`: its type; undef = none.
+ForwardDesc forward_desc(const Problem& p, memory::data_type bias, const Orders& o,
                          const dnnl::primitive_attr& attr, prop_kind prop) {
   const auto direct = algorithm::convolution_direct;
-  if (!bias) {
+  if (bias == memory::data_type::undef) {
     return {cpu_engine(), prop,     direct, o.x,   p.w_any, o.y,
             p.stride,     p.dilate, p.pad,  p.pad, attr};
   }
-  const memory::desc b = plain_desc(Dims{p.y.dims[1]}, p.type);
+  const memory::desc b = plain_desc(Dims{p.y.dims[1]}, bias);
   return {cpu_engine(), prop, direct, o.x, p.w_any, b, o.y, p.stride, p.dilate, p.pad, p.pad, attr};
+}
+
+// What a gradient asks to see: a forward convolution of the type that is computed in.
+ForwardDesc hint_desc(const Problem& p, const Orders& o) {
+  const auto direct = algorithm::convolution_direct;
+  const auto type = p.w_hint.get_data_type();
+  const Orders seen = p.mixed ? Orders{any_desc(p.x.dims, type), any_desc(p.y.dims, type)} : o;
+  return {cpu_engine(), prop_kind::forward_training, direct, seen.x, p.w_hint, seen.y,
+          p.stride,     p.dilate,                    p.pad,  p.pad};
 }
 
 // What runs after the convolution: an addend (in the output's own order), then relu.
@@ -127,7 +145,8 @@ std::unique_ptr<Kernel> build_forward(const Request& r, int threads) {
   const Ends ends{r.attrs.flag("add"), r.attrs.flag("relu")};
   const auto attr = attributes(p, ends);
   const auto desc = first_tuned<ForwardDesc>(p, [&](const Orders& o) {
-    return forward_desc(p, bias, o, attr, prop_kind::forward_training);
+    const auto type = bias ? type_of(r.inputs[2].dtype) : memory::data_type::undef;
+    return forward_desc(p, type, o, attr, prop_kind::forward_training);
   });
   if (!desc) return nullptr;
   auto kernel = std::make_unique<SequenceKernel>();
@@ -151,7 +170,7 @@ std::unique_ptr<Kernel> build_data_grad(const Request& r, int threads) {
   const Problem p(r, r.outputs[0], r.inputs[1], r.inputs[0]);
   using Desc = dnnl::convolution_backward_data::primitive_desc;
   const auto desc = first_tuned<Desc>(p, [&](const Orders& o) {
-    const auto hint = forward_desc(p, false, o, {}, prop_kind::forward_training);
+    const auto hint = hint_desc(p, o);
     return Desc(cpu_engine(), algorithm::convolution_direct, o.x, p.w_any, o.y, p.stride, p.dilate,
                 p.pad, p.pad, hint, user_scratchpad());
   });
@@ -172,9 +191,9 @@ std::unique_ptr<Kernel> build_weight_grad(const Request& r, int threads) {
   const Problem p(r, r.inputs[1], r.outputs[0], r.inputs[0]);
   using Desc = dnnl::convolution_backward_weights::primitive_desc;
   const bool bias = r.attrs.flag("bias");
-  const memory::desc b = plain_desc(Dims{p.y.dims[1]}, p.type);
+  const memory::desc b = plain_desc(Dims{p.y.dims[1]}, p.w_plain.get_data_type());
   const auto desc = first_tuned<Desc>(p, [&](const Orders& o) {
-    const auto hint = forward_desc(p, bias, o, {}, prop_kind::forward_training);
+    const auto hint = hint_desc(p, o);
     const auto direct = algorithm::convolution_direct;
     return bias ? Desc(cpu_engine(), direct, o.x, p.w_any, b, o.y, p.stride, p.dilate, p.pad, p.pad,
                        hint, user_scratchpad())

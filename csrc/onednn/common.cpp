@@ -50,6 +50,15 @@ memory::data_type type_of(DType dtype) {
   }
 }
 
+bool has_bfloat16() { return serves(DType::bfloat16); }
+
+memory::data_type computed_type(const Request& request) {
+  for (const Desc& desc : request.inputs) {
+    if (size_of(desc.dtype) == 2) return type_of(desc.dtype);
+  }
+  return memory::data_type::f32;
+}
+
 Dims dims_of(const Shape& shape) { return Dims(shape.begin(), shape.end()); }
 
 Dims plain_strides(const Dims& dims) {

@@ -23,7 +23,12 @@ const dnnl::engine& cpu_engine();
 // Whether oneDNN computes this element type with the processor's own instructions.
 bool serves(DType dtype);
 bool serves_all(const Request& request);
+// Whether products of bfloat16 run in instructions made for it.
+bool has_bfloat16();
 memory::data_type type_of(DType dtype);
+// The type in which a product reads its operands: float32 tensors among narrow ones are rounded
+// when they are reordered; sums run in float32.
+memory::data_type computed_type(const Request& request);
 
 Dims dims_of(const Shape& shape);
 Dims plain_strides(const Dims& dims);

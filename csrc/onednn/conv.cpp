@@ -28,7 +28,8 @@ memory::desc activation(const Dims& dims, memory::data_type type, Order order) {
 // forward convolution, whatever direction is computed.
 struct Problem {
   Dims x, w, y, stride, dilate, pad;
-  memory::data_type type;
+  memory::data_type type;                    // in which operands are read
+  memory::data_type x_type, w_type, y_type;  // of the tensors
   double flops;
 };
 
@@ -39,7 +40,8 @@ Dims with_groups(const Shape& w, int64_t groups) {
   return dims;
 }
 
-Problem problem_of(const Attrs& attrs, const Desc& x, const Desc& w, const Desc& y) {
+Problem problem_of(const Request& request, const Desc& x, const Desc& w, const Desc& y) {
+  const Attrs& attrs = request.attrs;
   Problem p;
   p.x = dims_of(x.shape);
   p.w = with_groups(w.shape, attrs.integer("groups"));
@@ -47,7 +49,10 @@ Problem problem_of(const Attrs& attrs, const Desc& x, const Desc& w, const Desc&
   p.stride = attrs.integers("stride");
   p.pad = attrs.integers("pad");
   for (int64_t dilate : attrs.integers("dilate")) p.dilate.push_back(dilate - 1);
-  p.type = type_of(x.dtype);
+  p.type = computed_type(request);
+  p.x_type = type_of(x.dtype);
+  p.w_type = type_of(w.dtype);
+  p.y_type = type_of(y.dtype);
   p.flops =
       2.0 * static_cast<double>(y.shape.size()) * static_cast<double>(w.shape.size() / w.shape[0]);
   return p;
@@ -58,13 +63,15 @@ bool good_rank(const Request& request) {
   return ndim >= 3 && ndim <= 5;
 }
 
-dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, bool bias, Orders orders,
+// `bias`: its type; undef = none. `out`: type of the output.
+dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, memory::data_type bias,
+                                                       memory::data_type out, Orders orders,
                                                        const dnnl::primitive_attr& attr) {
   const memory::desc x = activation(p.x, p.type, orders.x);
-  const memory::desc y = activation(p.y, p.type, orders.y);
+  const memory::desc y = activation(p.y, out, orders.y);
   const memory::desc w = any_desc(p.w, p.type);
   // forward_inference and forward_training compute the same; training allows gradient hints.
-  if (!bias) {
+  if (bias == memory::data_type::undef) {
     return {cpu_engine(),
             prop_kind::forward_training,
             algorithm::convolution_direct,
@@ -77,7 +84,7 @@ dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, bool bi
             p.pad,
             attr};
   }
-  const memory::desc b = plain_desc(Dims{p.y[1]}, p.type);
+  const memory::desc b = plain_desc(Dims{p.y[1]}, bias);
   return {cpu_engine(),
           prop_kind::forward_training,
           algorithm::convolution_direct,
@@ -103,33 +110,39 @@ std::unique_ptr<Kernel> finished(std::unique_ptr<SequenceKernel> kernel, const c
 std::unique_ptr<Kernel> build_forward(const Request& request, const Problem& p, Orders orders,
                                       int threads) {
   const bool bias = request.inputs.size() > 2;
-  const auto desc = forward_desc(p, bias, orders, user_scratchpad());
+  const auto bias_type = bias ? type_of(request.inputs[2].dtype) : memory::data_type::undef;
+  const auto desc = forward_desc(p, bias_type, p.y_type, orders, user_scratchpad());
   auto kernel = std::make_unique<SequenceKernel>();
-  const auto x = kernel->read_as(kernel->input(0, plain_desc(p.x, p.type)), desc.src_desc());
-  const auto plain_w = kernel->input(1, plain_desc(p.w, p.type));
+  const auto x = kernel->read_as(kernel->input(0, plain_desc(p.x, p.x_type)), desc.src_desc());
+  const auto plain_w = kernel->input(1, plain_desc(p.w, p.w_type));
   const auto w = kernel->read_weights(plain_w, desc.weights_desc());
-  const auto out = kernel->output(0, plain_desc(p.y, p.type));
+  const auto out = kernel->output(0, plain_desc(p.y, p.y_type));
   const auto y = kernel->write_as(out, desc.dst_desc());
   SequenceKernel::Arguments arguments{{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}};
   if (bias) {
-    arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, plain_desc(Dims{p.y[1]}, p.type)));
+    arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, plain_desc(Dims{p.y[1]}, bias_type)));
   }
   kernel->step(dnnl::convolution_forward(desc), desc.scratchpad_desc(), arguments);
   kernel->store(y, out);
   return finished(std::move(kernel), desc.impl_info_str(), p, threads);
 }
 
+// What a gradient asks to see: a forward convolution of the type that is computed in.
+dnnl::convolution_forward::primitive_desc hint_desc(const Problem& p) {
+  return forward_desc(p, memory::data_type::undef, p.type, {Order::blocked, Order::blocked}, {});
+}
+
 std::unique_ptr<Kernel> build_data_grad(const Problem& p, Orders orders, int threads) {
-  const auto hint = forward_desc(p, false, {Order::blocked, Order::blocked}, {});
+  const auto hint = hint_desc(p);
   const dnnl::convolution_backward_data::primitive_desc desc(
-      cpu_engine(), algorithm::convolution_direct, activation(p.x, p.type, orders.x),
+      cpu_engine(), algorithm::convolution_direct, activation(p.x, p.x_type, orders.x),
       any_desc(p.w, p.type), activation(p.y, p.type, orders.y), p.stride, p.dilate, p.pad, p.pad,
       hint, user_scratchpad());
   auto kernel = std::make_unique<SequenceKernel>();
-  const auto y = kernel->read_as(kernel->input(0, plain_desc(p.y, p.type)), desc.diff_dst_desc());
-  const auto plain_w = kernel->input(1, plain_desc(p.w, p.type));
+  const auto y = kernel->read_as(kernel->input(0, plain_desc(p.y, p.y_type)), desc.diff_dst_desc());
+  const auto plain_w = kernel->input(1, plain_desc(p.w, p.w_type));
   const auto w = kernel->read_weights(plain_w, desc.weights_desc());
-  const auto out = kernel->output(0, plain_desc(p.x, p.type));
+  const auto out = kernel->output(0, plain_desc(p.x, p.x_type));
   const auto x = kernel->write_as(out, desc.diff_src_desc());
   kernel->step(dnnl::convolution_backward_data(desc), desc.scratchpad_desc(),
                {{DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, x}});
@@ -138,15 +151,15 @@ std::unique_ptr<Kernel> build_data_grad(const Problem& p, Orders orders, int thr
 }
 
 std::unique_ptr<Kernel> build_weight_grad(const Problem& p, Orders orders, int threads) {
-  const auto hint = forward_desc(p, false, {Order::blocked, Order::blocked}, {});
+  const auto hint = hint_desc(p);
   const dnnl::convolution_backward_weights::primitive_desc desc(
       cpu_engine(), algorithm::convolution_direct, activation(p.x, p.type, orders.x),
-      any_desc(p.w, p.type), activation(p.y, p.type, orders.y), p.stride, p.dilate, p.pad, p.pad,
+      any_desc(p.w, p.w_type), activation(p.y, p.type, orders.y), p.stride, p.dilate, p.pad, p.pad,
       hint, user_scratchpad());
   auto kernel = std::make_unique<SequenceKernel>();
-  const auto y = kernel->read_as(kernel->input(0, plain_desc(p.y, p.type)), desc.diff_dst_desc());
-  const auto x = kernel->read_as(kernel->input(1, plain_desc(p.x, p.type)), desc.src_desc());
-  const auto out = kernel->output(0, plain_desc(p.w, p.type));
+  const auto y = kernel->read_as(kernel->input(0, plain_desc(p.y, p.y_type)), desc.diff_dst_desc());
+  const auto x = kernel->read_as(kernel->input(1, plain_desc(p.x, p.x_type)), desc.src_desc());
+  const auto out = kernel->output(0, plain_desc(p.w, p.w_type));
   const auto w = kernel->write_as(out, desc.diff_weights_desc());
   kernel->step(dnnl::convolution_backward_weights(desc), desc.scratchpad_desc(),
                {{DNNL_ARG_DIFF_DST, y}, {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_WEIGHTS, w}});
@@ -159,13 +172,13 @@ Problem problem_of(const Request& request, Direction direction) {
   const Desc& out = request.outputs[0];
   switch (direction) {
     case Direction::forward:
-      return problem_of(request.attrs, in[0], in[1], out);
+      return problem_of(request, in[0], in[1], out);
     case Direction::data_grad:
-      return problem_of(request.attrs, out, in[1], in[0]);
+      return problem_of(request, out, in[1], in[0]);
     case Direction::weight_grad:
       break;
   }
-  return problem_of(request.attrs, in[1], out, in[0]);
+  return problem_of(request, in[1], out, in[0]);
 }
 
 constexpr Orders kPlain{Order::plain, Order::plain};

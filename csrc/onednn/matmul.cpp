@@ -46,16 +46,21 @@ memory::desc operand(int64_t batch, int64_t rows, int64_t cols, bool transposed,
 }
 
 std::unique_ptr<Kernel> build(const Request& request, const Product& p, int threads) {
-  const auto type = type_of(request.inputs[0].dtype);
+  const auto type = computed_type(request);
   const bool flat = p.batch == 1;
-  const auto a = operand(p.batch_a, p.m, p.k, p.transpose_a, type, flat);
-  const auto b = operand(p.batch_b, p.k, p.n, p.transpose_b, type, flat);
-  const auto y = operand(p.batch, p.m, p.n, false, type, flat);
+  const auto a_of = [&](memory::data_type t) {
+    return operand(p.batch_a, p.m, p.k, p.transpose_a, t, flat);
+  };
+  const auto b_of = [&](memory::data_type t) {
+    return operand(p.batch_b, p.k, p.n, p.transpose_b, t, flat);
+  };
+  const auto a = a_of(type), b = b_of(type);
+  const auto y = operand(p.batch, p.m, p.n, false, type_of(request.outputs[0].dtype), flat);
   const dnnl::matmul::primitive_desc desc(cpu_engine(), a, b, y, user_scratchpad());
   if (is_reference(desc.impl_info_str())) return nullptr;
   auto kernel = std::make_unique<SequenceKernel>();
-  const auto slot_a = kernel->input(0, a);
-  const auto slot_b = kernel->input(1, b);
+  const auto slot_a = kernel->read_as(kernel->input(0, a_of(type_of(request.inputs[0].dtype))), a);
+  const auto slot_b = kernel->read_as(kernel->input(1, b_of(type_of(request.inputs[1].dtype))), b);
   const auto slot_y = kernel->output(0, y);
   kernel->step(dnnl::matmul(desc), desc.scratchpad_desc(),
                {{DNNL_ARG_SRC, slot_a}, {DNNL_ARG_WEIGHTS, slot_b}, {DNNL_ARG_DST, slot_y}});

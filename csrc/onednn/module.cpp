@@ -43,5 +43,7 @@ NB_MODULE(_onednn, m) {
   m.def("register", &register_kernels, nb::arg("registry"),
         "Adds the kernels to the registry in the capsule of _core.kernel_registry().");
   m.def("block_size", &block_size, "Channels of a block of activations that serves best here.");
+  m.def("has_bfloat16", &mixflow::onednn::has_bfloat16,
+        "Whether this processor multiplies bfloat16 in instructions made for it.");
   m.def("version", &version, "Version of the oneDNN library that is loaded.");
 }

@@ -1,11 +1,13 @@
 """mixflow: declared graphs and imperative tensors on one engine (``import mixflow as mx``)."""
 
 from . import (
+    amp,
     autograd,
     base,
     callback,
     config,
     context,
+    contrib,
     initializer,
     io,
     kvstore,
@@ -53,11 +55,13 @@ __all__ = [
     "Symbol",
     "Xavier",
     "__version__",
+    "amp",
     "autograd",
     "base",
     "callback",
     "config",
     "context",
+    "contrib",
     "cpu",
     "cpu_pinned",
     "current_context",

@@ -20,6 +20,7 @@ from .ir import TensorType
 from .ndarray import NDArray
 from .passes.joint import REQUESTS, forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish, scheduled
+from .passes.precision import requested, served
 from .passes.strategies import strategies
 from .symbol.late import install
 from .symbol.symbol import Symbol
@@ -63,6 +64,7 @@ def simple_bind(
     shared_exec: Executor | None = None,
     shared_buffer: dict[str, NDArray] | None = None,
     memory_limit: int | str | None = None,
+    precision: str | None = None,
     **kwargs: Any,
 ) -> Executor:
     """Infers all shapes, makes zeroed arrays and binds them.
@@ -75,6 +77,7 @@ def simple_bind(
         shared_buffer: arrays by name to take and to add to.
         memory_limit: most bytes of internal arrays, a number or text as '2G'; forward values are
             dropped and computed again in the backward phase until they fit. None = no limit.
+        precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's.
         **kwargs: shapes of the inputs.
 
     Raises:
@@ -104,7 +107,7 @@ def simple_bind(
             old = _shared(shared_exec, None, "grad_dict", name, kind)
             grads[name] = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
     arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, args, grads, requests, aux, types, arena, limit)
+    return Executor(symbol, ctx, args, grads, requests, aux, types, arena, limit, precision)
 
 
 def _limit(value: int | str | None) -> int | None:
@@ -161,6 +164,7 @@ def bind(
     group2ctx: Any = None,
     shared_exec: Executor | None = None,
     memory_limit: int | str | None = None,
+    precision: str | None = None,
 ) -> Executor:
     """Binds given arrays.
 
@@ -168,6 +172,7 @@ def bind(
         args, aux_states: arrays as list or by name, all of them.
         args_grad: arrays for the gradients; those left out are not computed.
         memory_limit: see `simple_bind`.
+        precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's.
 
     Raises:
         ShapeError, DTypeError: arrays that do not fit the symbol.
@@ -196,7 +201,7 @@ def bind(
                 f"got {tuple(grad.shape)}"
             )
     arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena, limit)
+    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena, limit, precision)
 
 
 def evaluate(symbol: Symbol, ctx: Context | None = None, **kwargs: NDArray) -> list[NDArray]:
@@ -226,11 +231,13 @@ def memory_report(
     else:
         lowered = forward_graph(graph, types, train=False)
     device = current_context().key
-    _, order = scheduled(finish(lowered, fuse=False), _NoKernels(), device, 0)
-    report = strategies(order)
     backend = default_backend()
-    ready = finish(lowered, backend=backend)
     free = wanted_saving(symbol, None)
+    narrow = served(requested(None), backend)
+    unfused = finish(lowered, fuse=False, narrow=narrow)
+    _, order = scheduled(unfused, _NoKernels(), device, 0)
+    report = strategies(order)
+    ready = finish(lowered, backend=backend, narrow=narrow)
     compiled = build_plan(ready, backend, device, "arena", 0, "plan", free)
     report["arena"] = compiled.memory["arena"]
     report["lower_bound"] = compiled.memory["lower_bound"]

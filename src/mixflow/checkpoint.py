@@ -30,10 +30,10 @@ def save_checkpoint(
         epoch: number in the file's name.
         symbol: network, or None to write parameters alone.
         arg_params, aux_params: arrays by name.
-        remove_amp_cast: kept for MXNet programs.
+        remove_amp_cast: leave out the casts that `mixflow.amp` inserted.
     """
     if symbol is not None:
-        symbol.save(f"{prefix}-symbol.json")
+        symbol.save(f"{prefix}-symbol.json", remove_amp_cast)
     content = {f"arg:{k}": v for k, v in arg_params.items()}
     content.update({f"aux:{k}": v for k, v in aux_params.items()})
     path = f"{prefix}-{epoch:04d}.params"

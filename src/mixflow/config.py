@@ -22,6 +22,7 @@ from .errors import ParamError, UnknownNameError, describe_unknown
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 ENGINES = ("threaded", "serial")
+PRECISIONS = ("float32", "bfloat16", "float16")
 #: MXNet's names of engines and what they mean here.
 MXNET_ENGINES = {
     "NaiveEngine": "serial",
@@ -46,6 +47,12 @@ def _text(value: Any) -> str:
 def _engine(value: Any) -> str:
     if value not in ENGINES:
         raise ValueError(f"not one of {', '.join(ENGINES)}")
+    return str(value)
+
+
+def _precision(value: Any) -> str:
+    if value not in PRECISIONS:
+        raise ValueError(f"not one of {', '.join(PRECISIONS)}")
     return str(value)
 
 
@@ -101,6 +108,9 @@ class Config:
         queue_bytes: bytes held by pending tasks at which a push blocks; 0 = a quarter of memory.
         deterministic: choose kernels by fixed rules, not by timing, so that runs repeat bit by bit
             (same machine and thread count). Holds for kernels prepared afterwards.
+        precision: 'float32', or the narrow float ('bfloat16', 'float16') of the products in graphs
+            bound afterwards: mixed precision. No effect where the processor has no instructions
+            for it, see docs/precision.md.
         verify: check every graph between passes; slower, for debugging and tests.
         mirror: executors made from now on drop what is cheap to compute (all but convolutions and
             matrix products) after the forward pass and compute it again in the backward pass.
@@ -114,6 +124,7 @@ class Config:
     queue_tasks: int = _setting("MIXFLOW_QUEUE_TASKS", _positive, 1 << 16)
     queue_bytes: int = _setting("MIXFLOW_QUEUE_BYTES", as_bytes, 0)
     deterministic: bool = _setting("MIXFLOW_DETERMINISTIC", _bool, False)
+    precision: str = _setting("MIXFLOW_PRECISION", _precision, "float32")
     verify: bool = _setting("MIXFLOW_VERIFY", _bool, False)
     mirror: bool = _setting("MIXFLOW_MIRROR", _bool, False)
 

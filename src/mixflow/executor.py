@@ -26,6 +26,7 @@ from .passes.infer import Types, infer
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish
 from .passes.plan import CompiledPlan
+from .passes.precision import requested, served
 from .passes.recompute import Saving
 from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
@@ -68,6 +69,7 @@ class Executor:
         types: Types,
         arena: Any = None,
         memory_limit: int | None = None,
+        precision: str | None = None,
     ) -> None:
         self._symbol = symbol
         self._ctx = ctx
@@ -82,6 +84,7 @@ class Executor:
         self._types = types
         self._arena = arena if arena is not None else _rt.core.Arena(ctx.key)
         self._memory_limit = memory_limit
+        self._precision = requested(precision)
         self._graph = symbol.graph()
         self._programs: dict[Any, _Program] = {}
         self._outputs: list[NDArray] | None = None
@@ -148,6 +151,11 @@ class Executor:
         made: Any = _rt.core.empty(shape, dtypes.code(type.dtype), self._ctx.key)
         return made  # type: ignore[no-any-return]
 
+    @property
+    def precision(self) -> str:
+        """'float32', or the narrow float that was asked for: see `mixflow.config`."""
+        return self._precision
+
     # -- plans
 
     def _program(self, train: bool, backward: bool) -> _Program:
@@ -177,7 +185,8 @@ class Executor:
         types, asked = tuple(self._types[v] for v in graph.inputs), tuple(requests.items())
         saving = wanted_saving(self._symbol, self._memory_limit)
         where = (self._ctx.key, _rt.core.threads(), config.current().deterministic)
-        key = (types, asked, train, backward, where, saving, id(default_backend()))
+        how = (saving, self._precision, id(default_backend()))
+        key = (types, asked, train, backward, where, how)
         make = partial(self._plan, graph, requests, train, backward, saving)
         compiled = cached_plan(graph.outputs, key, make)
         outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
@@ -198,7 +207,7 @@ class Executor:
             lowered = forward_graph(graph, self._types, train=train)
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
         backend = default_backend()
-        ready = finish(lowered, backend=backend)
+        ready = finish(lowered, backend=backend, narrow=served(self._precision, backend))
         keep = not train and not backward
         return build_plan(ready, backend, self._ctx.key, "arena", 0, label, saving, keep)
 
@@ -410,6 +419,7 @@ class Executor:
             types,
             self._arena,
             self._memory_limit,
+            self._precision,
         )
 
     def set_monitor_callback(

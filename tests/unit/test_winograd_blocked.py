@@ -65,9 +65,7 @@ def test_five_by_five() -> None:
     x, dy = draw(2, 1, 13, 10, 16), draw(2, 2, 13, 10, 16)
     ends = {"y_block": 16, "bias": True, "add": False, "relu": True}
     check("blocked_conv", {**how, **ends}, [x, weight, draw(32)])
-    check(
-        "blocked_conv_data_grad", {**how, "shape": (2, 16, 13, 10), "x_block": 16}, [dy, weight]
-    )
+    check("blocked_conv_data_grad", {**how, "shape": (2, 16, 13, 10), "x_block": 16}, [dy, weight])
     check("blocked_conv_weight_grad", {**how, "shape": weight.shape, "bias": True}, [dy, x])
 
 

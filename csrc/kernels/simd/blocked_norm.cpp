@@ -43,20 +43,22 @@ inline void two_sums(const BlockedNormTask& t, double* first, double* second, co
   });
 }
 
-template <int B>
+template <int B, class T>
 Block<B> pilot_mean(const BlockedNormTask& t) {
+  const T* x = static_cast<const T*>(t.x);
   const int64_t count = t.inner < 64 ? t.inner : 64;
   Block<B> sum = {};
-  for (int64_t i = 0; i < count; ++i) sum += load_block<B>(t.x + i * B);
+  for (int64_t i = 0; i < count; ++i) sum += load_block<B>(x + i * B);
   return sum / static_cast<float>(count);
 }
 
-template <int B>
+template <int B, class T>
 void stats(const BlockedNormTask& t) {
+  const T* x = static_cast<const T*>(t.x);
   double sums[B], squares[B];
-  const Block<B> pilot = pilot_mean<B>(t);
+  const Block<B> pilot = pilot_mean<B, T>(t);
   two_sums<B>(t, sums, squares, [&](int64_t at, Block<B>& a, Block<B>& b) {
-    const Block<B> d = load_block<B>(t.x + at) - pilot;
+    const Block<B> d = load_block<B>(x + at) - pilot;
     a += d;
     b += d * d;
   });
@@ -69,13 +71,13 @@ void stats(const BlockedNormTask& t) {
   }
 }
 
-template <int B, bool kAdd, bool kRelu>
+template <int B, class T, bool kAdd, bool kRelu>
 void apply_ends(const BlockedNormTask& t, Block<B> mean, Block<B> scale, Block<B> beta) {
   const Block<B> zero = {};
   for_runs(t, [&](int64_t at, int64_t count) {
-    const float* x = t.x + at;
-    const float* addend = kAdd ? t.addend + at : nullptr;
-    float* y = t.result + at;
+    const T* x = static_cast<const T*>(t.x) + at;
+    const T* addend = kAdd ? static_cast<const T*>(t.addend) + at : nullptr;
+    T* y = static_cast<T*>(t.result) + at;
     for (int64_t i = 0; i < count * B; i += B) {
       Block<B> v = (load_block<B>(x + i) - mean) * scale + beta;
       if (kAdd) v += load_block<B>(addend + i);
@@ -85,28 +87,31 @@ void apply_ends(const BlockedNormTask& t, Block<B> mean, Block<B> scale, Block<B
   });
 }
 
-template <int B>
+template <int B, class T>
 void apply(const BlockedNormTask& t, const float* mean, Block<B> scale) {
   const Block<B> m = load_block<B>(mean), beta = load_block<B>(t.beta);
   if (t.addend) {
-    return t.relu ? apply_ends<B, true, true>(t, m, scale, beta)
-                  : apply_ends<B, true, false>(t, m, scale, beta);
+    return t.relu ? apply_ends<B, T, true, true>(t, m, scale, beta)
+                  : apply_ends<B, T, true, false>(t, m, scale, beta);
   }
-  return t.relu ? apply_ends<B, false, true>(t, m, scale, beta)
-                : apply_ends<B, false, false>(t, m, scale, beta);
+  return t.relu ? apply_ends<B, T, false, true>(t, m, scale, beta)
+                : apply_ends<B, T, false, false>(t, m, scale, beta);
 }
 
-template <int B>
+template <int B, class T>
 void train(const BlockedNormTask& t) {
-  stats<B>(t);
+  stats<B, T>(t);
   Block<B> scale = {};
   for (int c = 0; c < B; ++c) scale[c] = t.gamma[c] / std::sqrt(t.second[c] + t.eps);
-  apply<B>(t, t.first, scale);
+  apply<B, T>(t, t.first, scale);
 }
 
 // dx = a * dy + b * (x - mean) + shift, where dy is what relu let through.
-template <int B, bool kRelu>
+template <int B, class T, bool kRelu>
 void grad(const BlockedNormTask& t) {
+  const T* x = static_cast<const T*>(t.x);
+  const T* from = static_cast<const T*>(t.dy);
+  T* to = static_cast<T*>(t.result);
   double totals[B], moments[B];
   const Block<B> zero = {}, mean = load_block<B>(t.mean), beta = load_block<B>(t.beta);
   const Block<B> scale = load_block<B>(t.gamma) * load_block<B>(t.inv_std);
@@ -114,8 +119,8 @@ void grad(const BlockedNormTask& t) {
     return kRelu ? (centred * scale + beta > zero ? dy : zero) : dy;
   };
   two_sums<B>(t, totals, moments, [&](int64_t at, Block<B>& a, Block<B>& b) {
-    const Block<B> centred = load_block<B>(t.x + at) - mean;
-    const Block<B> dy = through(load_block<B>(t.dy + at), centred);
+    const Block<B> centred = load_block<B>(x + at) - mean;
+    const Block<B> dy = through(load_block<B>(from + at), centred);
     a += dy;
     b += dy * centred;
   });
@@ -130,25 +135,38 @@ void grad(const BlockedNormTask& t) {
   }
   for_runs(t, [&](int64_t at, int64_t places) {
     for (int64_t i = at; i < at + places * B; i += B) {
-      const Block<B> centred = load_block<B>(t.x + i) - mean;
-      const Block<B> dy = through(load_block<B>(t.dy + i), centred);
-      put_block<B>(t.result + i, scale * dy + slope * centred + shift);
+      const Block<B> centred = load_block<B>(x + i) - mean;
+      const Block<B> dy = through(load_block<B>(from + i), centred);
+      put_block<B>(to + i, scale * dy + slope * centred + shift);
     }
   });
 }
 
+template <int B, class T>
+void apply_all(const BlockedNormTask& t) {
+  apply<B, T>(t, t.mean, load_block<B>(t.gamma) * load_block<B>(t.inv_std));
+}
+
+template <int B, class T>
+void grad_all(const BlockedNormTask& t) {
+  t.relu ? grad<B, T, true>(t) : grad<B, T, false>(t);
+}
+
 }  // namespace
 
-void blocked_norm_train(const BlockedNormTask& t) { t.size == 8 ? train<8>(t) : train<16>(t); }
+void blocked_norm_train(const BlockedNormTask& t) {
+  if (t.narrow) return t.size == 8 ? train<8, BHalf>(t) : train<16, BHalf>(t);
+  t.size == 8 ? train<8, float>(t) : train<16, float>(t);
+}
 
 void blocked_norm_apply(const BlockedNormTask& t) {
-  if (t.size == 8) return apply<8>(t, t.mean, load_block<8>(t.gamma) * load_block<8>(t.inv_std));
-  apply<16>(t, t.mean, load_block<16>(t.gamma) * load_block<16>(t.inv_std));
+  if (t.narrow) return t.size == 8 ? apply_all<8, BHalf>(t) : apply_all<16, BHalf>(t);
+  t.size == 8 ? apply_all<8, float>(t) : apply_all<16, float>(t);
 }
 
 void blocked_norm_grad(const BlockedNormTask& t) {
-  if (t.size == 8) return t.relu ? grad<8, true>(t) : grad<8, false>(t);
-  t.relu ? grad<16, true>(t) : grad<16, false>(t);
+  if (t.narrow) return t.size == 8 ? grad_all<8, BHalf>(t) : grad_all<16, BHalf>(t);
+  t.size == 8 ? grad_all<8, float>(t) : grad_all<16, float>(t);
 }
 
 }  // namespace mixflow::kernels::MIXFLOW_ISA

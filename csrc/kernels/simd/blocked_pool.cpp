@@ -51,8 +51,8 @@ inline void for_outputs(const PoolGeometry& g, const Body& body) {
   }
 }
 
-template <int B>
-void forward_plane(const PoolGeometry& g, const float* x, float* y) {
+template <int B, class T>
+void forward_plane(const PoolGeometry& g, const T* x, T* y) {
   if (g.mode == PoolMode::max) {
     for_outputs<B>(g, [&](const Window& w, int64_t at) {
       Block<B> best = Block<B>{} - __builtin_inff();
@@ -71,9 +71,8 @@ void forward_plane(const PoolGeometry& g, const float* x, float* y) {
   });
 }
 
-template <int B>
-void grad_of_max(const PoolGeometry& g, const float* dy, const float* x, const float* y,
-                 float* dx) {
+template <int B, class T>
+void grad_of_max(const PoolGeometry& g, const T* dy, const T* x, const T* y, float* dx) {
   for_outputs<B>(g, [&](const Window& w, int64_t at) {
     Block<B> left = load_block<B>(dy + at);  // zero once the winner has got it
     const Block<B> best = load_block<B>(y + at), zero = {};
@@ -85,15 +84,16 @@ void grad_of_max(const PoolGeometry& g, const float* dy, const float* x, const f
   });
 }
 
-template <int B>
-void grad_plane(const BlockedPoolTask& t, int64_t plane) {
+// The gradient of one plane; windows overlap, so it is summed in float.
+template <int B, class T>
+void grad_plane(const BlockedPoolTask& t, int64_t plane, float* dx) {
   const PoolGeometry& g = *t.geometry;
   const int64_t in = g.in_size() * B, out = g.out_size() * B;
-  const float* dy = t.dy + plane * out;
-  float* dx = t.result + plane * in;
+  const T* dy = static_cast<const T*>(t.dy) + plane * out;
   for (int64_t i = 0; i < in; i += B) put_block<B>(dx + i, Block<B>{});
   if (g.mode == PoolMode::max) {
-    return grad_of_max<B>(g, dy, t.x + plane * in, t.y + plane * out, dx);
+    const T* x = static_cast<const T*>(t.x) + plane * in;
+    return grad_of_max<B>(g, dy, x, static_cast<const T*>(t.y) + plane * out, dx);
   }
   for_outputs<B>(g, [&](const Window& w, int64_t at) {
     const Block<B> share = load_block<B>(dy + at) * w.inverse;
@@ -103,22 +103,41 @@ void grad_plane(const BlockedPoolTask& t, int64_t plane) {
   });
 }
 
-template <int B>
+template <int B, class T>
 void forward(const BlockedPoolTask& t) {
   const int64_t in = t.geometry->in_size() * B, out = t.geometry->out_size() * B;
-  for (int64_t p = 0; p < t.planes; ++p) {
-    forward_plane<B>(*t.geometry, t.x + p * in, t.result + p * out);
-  }
+  const T* x = static_cast<const T*>(t.x);
+  T* y = static_cast<T*>(t.result);
+  for (int64_t p = 0; p < t.planes; ++p) forward_plane<B>(*t.geometry, x + p * in, y + p * out);
 }
 
 template <int B>
 void grad(const BlockedPoolTask& t) {
-  for (int64_t p = 0; p < t.planes; ++p) grad_plane<B>(t, p);
+  const int64_t in = t.geometry->in_size() * B;
+  float* dx = static_cast<float*>(t.result);
+  for (int64_t p = 0; p < t.planes; ++p) grad_plane<B, float>(t, p, dx + p * in);
+}
+
+template <int B>
+void narrow_grad(const BlockedPoolTask& t) {
+  const int64_t in = t.geometry->in_size() * B;
+  for (int64_t p = 0; p < t.planes; ++p) {
+    BHalf* dx = static_cast<BHalf*>(t.result) + p * in;
+    grad_plane<B, BHalf>(t, p, t.plane);
+    for (int64_t i = 0; i < in; i += B) put_block<B>(dx + i, load_block<B>(t.plane + i));
+  }
 }
 
 }  // namespace
 
-void blocked_pool(const BlockedPoolTask& t) { t.size == 8 ? forward<8>(t) : forward<16>(t); }
-void blocked_pool_grad(const BlockedPoolTask& t) { t.size == 8 ? grad<8>(t) : grad<16>(t); }
+void blocked_pool(const BlockedPoolTask& t) {
+  if (t.narrow) return t.size == 8 ? forward<8, BHalf>(t) : forward<16, BHalf>(t);
+  t.size == 8 ? forward<8, float>(t) : forward<16, float>(t);
+}
+
+void blocked_pool_grad(const BlockedPoolTask& t) {
+  if (t.narrow) return t.size == 8 ? narrow_grad<8>(t) : narrow_grad<16>(t);
+  t.size == 8 ? grad<8>(t) : grad<16>(t);
+}
 
 }  // namespace mixflow::kernels::MIXFLOW_ISA

@@ -32,6 +32,24 @@ class Backend(Protocol):
     def is_native(self, kernel: Any) -> bool:
         """Whether the kernel runs without Python."""
 
+    def narrow_products(
+        self,
+        op: Operator,
+        params: dict[str, Any],
+        inputs: Sequence[Desc],
+        outputs: Sequence[Desc],
+        dtype: Any,
+    ) -> bool:
+        """Whether mixed precision pays for a product of float32 tensors.
+
+        Optional: a backend without this method computes as the graph says. One that has it also
+        has `small_tensor`, the elements below which tensors stay in float32, and `narrow_dtypes`.
+
+        Args:
+            op: conv, conv_data_grad, conv_weight_grad or matmul.
+            dtype: bfloat16 or float16.
+        """
+
     def layouts(
         self, op: Operator, params: dict[str, Any], inputs: Sequence[Desc], outputs: Sequence[Desc]
     ) -> tuple[int, int] | None:

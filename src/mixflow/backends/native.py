@@ -19,6 +19,13 @@ from . import onednn_loader
 _log = logging.getLogger(__name__)
 #: Multiplications below which a convolution stays plain: reorders would cost more.
 SMALL_CONVOLUTION = 2_000_000
+#: Multiplications below which a product stays in float32: casts would cost more.
+SMALL_PRODUCT = 2_000_000
+#: Products in which an element of a factor stands less often stay in float32: converting the factor
+#: would cost as much as the narrow product saves (prediction for a few samples).
+FEW_USES = 32
+#: Elements below which a tensor stays in float32 in mixed precision.
+SMALL_TENSOR = 1 << 15
 
 
 def load() -> str | None:
@@ -76,12 +83,21 @@ def _multiplications(weight: Desc, result: Desc) -> int:
     return math.prod(result.shape) * math.prod(weight.shape[1:])
 
 
+def _matmul_pays(
+    params: dict[str, Any], inputs: Sequence[Desc], outputs: Sequence[Desc], small: int
+) -> bool:
+    inner = inputs[0].shape[-2 if params["transpose_a"] else -1]
+    often = min(outputs[0].shape[-2:]) >= FEW_USES
+    return often and math.prod(outputs[0].shape) * inner >= small
+
+
 class NativeBackend:
     """Prepared native kernels, cached by signature; a `Backend`.
 
     Attributes:
         reference: the backend that serves what the core does not.
         fallbacks: how many signatures of each primitive the reference serves.
+        narrow_dtypes: floats of 16 bits that the processor multiplies by itself.
     """
 
     name = "native"
@@ -92,6 +108,11 @@ class NativeBackend:
         self._cache: dict[Hashable, Any] = {}
         self.block_size = onednn_loader.block_size(_rt.core)
         self.small_convolution = SMALL_CONVOLUTION
+        self.small_product = SMALL_PRODUCT
+        self.small_tensor = SMALL_TENSOR
+        self.narrow_dtypes = (
+            frozenset({dtypes.bfloat16}) if onednn_loader.has_bfloat16(_rt.core) else frozenset()
+        )
 
     def prepare(
         self,
@@ -136,6 +157,23 @@ class NativeBackend:
         if not sizes[0] and channels > 4:
             return None  # few input channels are read plainly; others would be padded to blocks
         return sizes
+
+    def narrow_products(
+        self,
+        op: Operator,
+        params: dict[str, Any],
+        inputs: Sequence[Desc],
+        outputs: Sequence[Desc],
+        dtype: np.dtype[Any],
+    ) -> bool:
+        """Whether a product of float32 tensors is faster in a narrow dtype; see `Backend`."""
+        if dtype not in self.narrow_dtypes:
+            return False
+        if op.name == "matmul":
+            return _matmul_pays(params, inputs, outputs, self.small_product)
+        _, weight, result = _forward_roles(op.name, inputs, outputs)
+        often = math.prod(result.shape) // result.shape[1] >= FEW_USES
+        return often and _multiplications(weight, result) >= self.small_product
 
     def _block(self, channels: int, groups: int) -> int:
         """The largest block that divides the channels of a group (of all, one to a group)."""

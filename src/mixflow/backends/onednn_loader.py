@@ -67,6 +67,11 @@ def load(core: Any) -> str | None:
     return str(extension.version())
 
 
+def has_bfloat16(core: Any) -> bool:
+    """Whether oneDNN is there and the processor has instructions for products of bfloat16."""
+    return load(core) is not None and bool(_extension().has_bfloat16())
+
+
 def block_size(core: Any) -> int:
     """Channels of a block of activations that oneDNN's convolutions like; 0 without oneDNN."""
     return int(_extension().block_size()) if load(core) is not None else 0

@@ -47,6 +47,7 @@ class ExecutorGroup:
         grad_req: per argument.
         shared: group whose parameters and arenas are reused.
         memory_limit: most bytes of internal arrays on each context.
+        precision: of `simple_bind`.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ExecutorGroup:
         grad_req: Mapping[str, str],
         shared: ExecutorGroup | None = None,
         memory_limit: int | str | None = None,
+        precision: str | None = None,
     ) -> None:
         self.symbol = symbol
         self.contexts = list(contexts)
@@ -65,6 +67,7 @@ class ExecutorGroup:
         self.label_shapes = list(label_shapes)
         self.grad_req = dict(grad_req)
         self.memory_limit = memory_limit
+        self.precision = precision
         self.batch_size = data_shapes[0].shape[DataDesc.get_batch_axis(data_shapes[0].layout)]
         self.slices = split_batch(self.batch_size, len(self.contexts))
         self.executors = [self._bind(i, shared) for i in range(len(self.contexts))]
@@ -90,6 +93,7 @@ class ExecutorGroup:
             type_dict=types,
             shared_exec=shared.executors[number] if shared else None,
             memory_limit=self.memory_limit,
+            precision=self.precision,
             **shapes,
         )
 

@@ -38,6 +38,7 @@ class Module(BaseModule):
         work_load_list: kept for MXNet programs; only equal loads are supported.
         fixed_param_names: parameters that get no gradient and no update.
         state_names: inputs that keep their value between batches.
+        precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's at bind.
 
     Raises:
         ParamError: a name that is no argument of the symbol.
@@ -55,6 +56,7 @@ class Module(BaseModule):
         state_names: Sequence[str] | None = None,
         group2ctxs: Any = None,
         compression_params: Mapping[str, Any] | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__(logger)
         contexts = cpu() if context is None else context
@@ -70,6 +72,7 @@ class Module(BaseModule):
         inputs = {*self._data_names, *self._label_names, *self._state_names}
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
+        self._precision = precision
         self._group: ExecutorGroup | None = None
         self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
@@ -168,7 +171,14 @@ class Module(BaseModule):
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
         self._group = ExecutorGroup(
-            self.symbol, self._contexts, data, labels, requests, shared, memory_limit
+            self.symbol,
+            self._contexts,
+            data,
+            labels,
+            requests,
+            shared,
+            memory_limit,
+            self._precision,
         )
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
@@ -218,7 +228,14 @@ class Module(BaseModule):
         if found is None:
             self._check_fit(data, labels)
             found = ExecutorGroup(
-                self.symbol, self._contexts, data, labels, old.grad_req, old, old.memory_limit
+                self.symbol,
+                self._contexts,
+                data,
+                labels,
+                old.grad_req,
+                old,
+                old.memory_limit,
+                old.precision,
             )
             while len(self._groups) >= _KEPT_GROUPS:
                 del self._groups[next(iter(self._groups))]
@@ -535,7 +552,7 @@ class Module(BaseModule):
         remove_amp_cast: bool = True,
     ) -> None:
         """Writes symbol, parameters and, if asked, ``prefix-%04d.states``."""
-        save_checkpoint(prefix, epoch, self.symbol, *self.get_params())
+        save_checkpoint(prefix, epoch, self.symbol, *self.get_params(), remove_amp_cast)
         if save_optimizer_states:
             path = f"{prefix}-{epoch:04d}.states"
             self.save_optimizer_states(path)

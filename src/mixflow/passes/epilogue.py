@@ -140,7 +140,7 @@ class _Epilogue:
         for user in self.users[dy]:
             same_phase = (user in self.late) == (node in self.late)
             if _name(user) == "reduce_sum" and user.params["axes"] == axes and same_phase:
-                if user not in self.biases.values():
+                if user[0].dtype == node[0].dtype and user not in self.biases.values():
                     self.biases[node] = user
                 return
 

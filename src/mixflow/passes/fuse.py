@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import dtype as dtypes
 from ..ir import Graph, Node, Value, primitive
-from .rewrite import backward_nodes, deep_first, with_heads, with_inputs
+from .rewrite import FREE, backward_nodes, deep_first, with_heads, with_inputs
 
 MAX_INSTRUCTIONS = 32
 MAX_OPERANDS = 16
@@ -59,6 +59,17 @@ def _literal(value: Value) -> float | None:
     return None
 
 
+def _widens(node: Node) -> bool:
+    """Whether the node makes float32 of a narrower float.
+
+    Such a cast stands in the program of its reader: with its producer it would store a wide tensor.
+    """
+    if node.op is None or node.op.name != "cast" or node[0].dtype != np.float32:
+        return False
+    source = node.inputs[0].dtype
+    return dtypes.is_float(source) and source.itemsize == 2
+
+
 class _Grouping:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -80,11 +91,18 @@ class _Grouping:
             mine = _Group(node, self.at[node], klass, node in self.late)
             self.group[node] = mine
             for value in node.inputs:
-                other = self.group.get(value.node)
-                if other is None or other is self.group[node] or value.node in other.terminal:
-                    continue
-                self._try_merge(other, self.group[node], node)
+                self._join(value.node, node)
+                if _widens(value.node) and self.group.get(value.node) is self.group[node]:
+                    self._join(value.node.inputs[0].node, node)
         return self.group
+
+    def _join(self, producer: Node, node: Node) -> None:
+        """Merges the group of a producer with that of `node`, which reads it, if it can be."""
+        other = self.group.get(producer)
+        if other is None or other is self.group[node] or producer in other.terminal:
+            return
+        if not _widens(node) or len(self.group[node].nodes) > 1:
+            self._try_merge(other, self.group[node], node)
 
     def fusable(self, node: Node) -> bool:
         """Whether the node may stand in a program."""
@@ -223,11 +241,13 @@ def _used_outside(graph: Graph, order: list[Node], groups: dict[Node, _Group]) -
 
 def _emit_program(unit: _Group, used: set[Value], new: dict[Value, Value]) -> None:
     """Makes the `fused` node of a group and maps the values that others need to its outputs."""
-    writer = _Writer(new)
+    writer = _Writer(new, set(unit.nodes))
     members = _sorted(unit.nodes)
-    for node in members:
-        writer.instruction(node)
     outs = [n[0] for n in members if n[0] in used] or [members[-1][0]]
+    needed = _needed(outs, set(members))
+    for node in members:
+        if node in needed:
+            writer.instruction(node)
     text = "; ".join([*writer.lines, "out " + " ".join(writer.names[v] for v in outs)])
     made = Node(
         primitive("fused"),
@@ -241,6 +261,30 @@ def _emit_program(unit: _Group, used: set[Value], new: dict[Value, Value]) -> No
     )
     for k, value in enumerate(outs):
         new[value] = Value(made, k)
+
+
+def _unrounded(value: Value, members: set[Node]) -> Value:
+    """What a free cast in the program stands for: the value before it was rounded for storage."""
+    node = value.node
+    if FREE in node.attrs and node in members and node.inputs[0].node in members:
+        source = node.inputs[0].node
+        if source.op is not None and source.op.name == "cast":
+            before = source.inputs[0]
+            return before if before.dtype == value.dtype else value
+    return value
+
+
+def _needed(outs: list[Value], members: set[Node]) -> set[Node]:
+    """Members that the outputs need, free casts left out."""
+    needed: set[Node] = set()
+    stack = [v.node for v in outs]
+    while stack:
+        node = stack.pop()
+        if node in needed or node not in members:
+            continue
+        needed.add(node)
+        stack.extend(_unrounded(v, members).node for v in node.inputs)
+    return needed
 
 
 def _sorted(nodes: list[Node]) -> list[Node]:
@@ -264,8 +308,9 @@ def _sorted(nodes: list[Node]) -> list[Node]:
 class _Writer:
     """Text of one program."""
 
-    def __init__(self, new: dict[Value, Value]) -> None:
+    def __init__(self, new: dict[Value, Value], members: set[Node]) -> None:
         self.new = new
+        self.members = members
         self.names: dict[Value, str] = {}
         self.inputs: list[Value] = []
         self.lines: list[str] = []
@@ -286,6 +331,7 @@ class _Writer:
         return target
 
     def _operand(self, value: Value) -> str:
+        value = _unrounded(value, self.members)
         found = self.names.get(value)
         if found is not None:
             return found

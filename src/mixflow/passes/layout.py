@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtype as dtypes
 from ..ir import Graph, Node, Value, emit, emit_node, origin
 from ..ops.primitives.blocked import to_blocks
 from .rewrite import with_heads, with_inputs
 from .schedule import desc_of
 
-_FLOAT = np.dtype(np.float32)
+_FLOATS = (np.dtype(np.float32), dtypes.bfloat16)
 _CPU = (1, 0)
 
 
@@ -140,7 +141,7 @@ class _Layout:
         """Blocks of the input and output (or their gradients) that the backend asks for."""
         op = node.op
         assert op is not None
-        if node[0].dtype != _FLOAT:
+        if any(v.dtype not in _FLOATS for v in (*node.inputs, node[0])):
             return None
         ins = [desc_of(v.type, _CPU) for v in node.inputs]
         found = self.asked(op, dict(node.params), ins, [desc_of(v.type, _CPU) for v in node.values])
@@ -180,7 +181,7 @@ def _weight_grad(at: _Layout, node: Node) -> bool:
 def _same(name: str, tensors: int, at: _Layout, node: Node) -> bool:
     """Pooling and LRN: every one of the `tensors` inputs is blocked alike."""
     size = max(at.size(v) for v in node.inputs[:tensors])
-    if size == 0 or node[0].dtype != _FLOAT or node.params.get("mode") == "lp":
+    if size == 0 or node[0].dtype not in _FLOATS or node.params.get("mode") == "lp":
         return False
     return at.leave(node, emit(name, *(at.blocked(v, size) for v in node.inputs), **node.params))
 
@@ -189,7 +190,7 @@ def _norm(name: str, tensors: int, at: _Layout, node: Node) -> bool:
     """Batch normalisation: vectors follow the `tensors` blocked inputs."""
     size = max(at.size(v) for v in node.inputs[:tensors])
     x = node.inputs[0]
-    if size == 0 or node[0].dtype != _FLOAT or node.params["axis"] % x.ndim != 1:
+    if size == 0 or node[0].dtype not in _FLOATS or node.params["axis"] % x.ndim != 1:
         return False
     params = {k: v for k, v in node.params.items() if k != "axis"}
     inputs = [at.blocked(v, size) for v in node.inputs[:tensors]]
@@ -252,7 +253,8 @@ def _reduce(at: _Layout, node: Node) -> bool:
     if size == 0 or not (whole or 1 in axes):
         return False
     both = (*axes, rank) if 1 in axes else axes
-    made = emit(node.op, at.blocked(x, size), axes=tuple(both), keepdims=False)
+    params = {**node.params, "axes": tuple(both), "keepdims": False}
+    made = emit(node.op, at.blocked(x, size), **params)
     at.plains[node[0]] = emit("reshape", made, shape=node[0].shape)
     return True
 

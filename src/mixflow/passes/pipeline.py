@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import GraphError
 from ..ir import Desc, Graph, Node, Operator, TensorType, Value, variable
 from . import memory as memory_pass
@@ -19,6 +21,7 @@ from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
 from .plan import CompiledPlan, Step
+from .precision import precision as precision_pass
 from .recompute import Saving, fit
 from .schedule import AGAIN, ORDER, Schedule, ScheduleBuilder, Task, Use, desc_of, kernel_pairs
 from .simplify import simplify
@@ -85,10 +88,13 @@ def compile_graph(
 _LOWERED = frozenset({"typed", "primitives"})
 
 
-def _finishing(fuse: bool, backend: Any) -> tuple[Pass, ...]:
+def _finishing(fuse: bool, backend: Any, narrow: Any = None) -> tuple[Pass, ...]:
     passes = [Pass("simplify", simplify, _LOWERED, frozenset({"simple"}))]
     if fuse:
         passes.append(Pass("fold_norm", fold_norm, _LOWERED))
+    if narrow is not None:
+        chooser, dtype = narrow
+        passes.append(Pass("precision", lambda g: precision_pass(g, chooser, dtype), _LOWERED))
     if backend is not None:
         passes.append(Pass("layout", lambda g: layout_pass(g, backend), _LOWERED))
         if fuse:
@@ -104,9 +110,19 @@ def optimize(graph: Graph, *, train: bool = False, fuse: bool = True, backend: A
     return run_passes(graph, (first, *_finishing(fuse, backend)))
 
 
-def finish(graph: Graph, *, fuse: bool = True, backend: Any = None) -> Graph:
-    """Simplified, laid out for `backend`, fused unless told otherwise; takes primitives."""
-    return run_passes(graph, _finishing(fuse, backend), _LOWERED)
+def finish(
+    graph: Graph,
+    *,
+    fuse: bool = True,
+    backend: Any = None,
+    narrow: tuple[Any, np.dtype[Any]] | None = None,
+) -> Graph:
+    """Simplified, laid out for `backend`, fused unless told otherwise; takes primitives.
+
+    Args:
+        narrow: for mixed precision: the backend that says which products pay, and the dtype.
+    """
+    return run_passes(graph, _finishing(fuse, backend, narrow), _LOWERED)
 
 
 #: Nanoseconds of one thread below which a whole plan stays on it: bringing others in, step by step,
@@ -309,8 +325,6 @@ def _task_allows(task: Task, out: Any, source: Any) -> bool:
 
 
 def _scalar_type() -> TensorType:
-    import numpy as np
-
     return TensorType((), np.dtype(np.float64))
 
 

@@ -9,6 +9,10 @@ from ..ir import Graph, Node, Value, topological
 #: Primitives that do something besides computing their outputs, or are never merged.
 _KEPT = frozenset({"copy"})
 
+#: Attribute of a cast that only undoes a rounding for storage: where nothing is stored in between,
+#: neither cast is needed.
+FREE = "__free__"
+
 
 def has_effect(node: Node) -> bool:
     """Whether the node may not be merged, folded or duplicated."""

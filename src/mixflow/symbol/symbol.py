@@ -150,10 +150,10 @@ class Symbol:
         return Symbol(self._heads)
 
     def __deepcopy__(self, _memo: Any = None) -> Symbol:
-        return Symbol(codec.loads(self.tojson()))
+        return Symbol(codec.loads(self.tojson(remove_amp_cast=False)))
 
     def __reduce__(self) -> Any:
-        return fromjson, (self.tojson(),)
+        return fromjson, (self.tojson(remove_amp_cast=False),)
 
     # -- composition
 
@@ -235,14 +235,18 @@ class Symbol:
     # -- files
 
     def tojson(self, remove_amp_cast: bool = True) -> str:
-        """The graph as MXNet's JSON."""
-        return codec.dumps(self._heads)
+        """The graph as MXNet's JSON.
+
+        Args:
+            remove_amp_cast: leave out the casts that `mixflow.amp` inserted.
+        """
+        return codec.dumps(_without_casts(self._heads) if remove_amp_cast else self._heads)
 
     def save(self, fname: str, remove_amp_cast: bool = True) -> None:
         """Writes `tojson` to a file, which appears whole or not at all."""
         from ..files import write_atomically
 
-        write_atomically(fname, self.tojson().encode())
+        write_atomically(fname, self.tojson(remove_amp_cast).encode())
 
     def debug_str(self) -> str:
         """The graph as text, one node a line."""
@@ -387,6 +391,22 @@ def _substitute(heads: Sequence[Value], given: dict[str, Value], name: str | Non
             )
         )
     return [mapped(v) for v in heads]
+
+
+def _without_casts(heads: Sequence[Value]) -> list[Value]:
+    """The same outputs computed without `amp_cast` nodes."""
+    new: dict[Value, Value] = {}
+    for node in topological(heads):
+        inputs = [new[v] for v in node.inputs]
+        if node.op is not None and node.op.name == "amp_cast":
+            new[Value(node, 0)] = inputs[0]
+            continue
+        made = node
+        if inputs != list(node.inputs):
+            params, attrs = dict(node.params), dict(node.attrs)
+            made = Node(node.op, node.name, inputs, params, attrs, subgraphs=node.subgraphs)
+        new.update({v: Value(made, v.index) for v in node.values})
+    return [new[v] for v in heads]
 
 
 def _attributes(node: Node) -> dict[str, str]:

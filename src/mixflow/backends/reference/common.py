@@ -45,6 +45,14 @@ def widened(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype in _NARROW else x
 
 
+def factors(a: Array, b: Array) -> tuple[Array, Array]:
+    """Two factors as products read them: float32 beside a narrow float is rounded to that first."""
+    narrow = next((x.dtype for x in (a, b) if x.dtype in _NARROW), None)
+    if narrow is None:
+        return a, b
+    return a.astype(narrow).astype(np.float32), b.astype(narrow).astype(np.float32)
+
+
 def computed(x: Array) -> Array:
     """As fused programs compute: narrow floats in float32, integers and bool in int64."""
     if x.dtype in _NARROW:

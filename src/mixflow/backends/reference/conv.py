@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .common import Array, kernel, widened
+from .common import Array, factors, kernel, widened
 
 P = Mapping[str, Any]
 Spans = tuple[slice, ...]
@@ -71,14 +71,14 @@ def _conv(x: Array, w: Array, params: P) -> Array:
 def conv(x: Array, w: Array, *rest: Any) -> Array:
     """Data, weight, bias where there is one, parameters."""
     *bias, params = rest
-    y = _conv(widened(x), widened(w), params)
+    y = _conv(*factors(x, w), params)
     return y + np.asarray(widened(bias[0])).reshape(-1, *[1] * (x.ndim - 2)) if bias else y
 
 
 @kernel("conv_weight_grad")
 def conv_weight_grad(dy: Array, x: Array, params: P) -> Array:
     """Windows of the data times the output's gradient."""
-    dy, x = widened(dy), widened(x)
+    dy, x = factors(dy, x)
     windows = _windows(x, params["shape"][2:], params)
     outer, _ = _axes(x.ndim - 2)
     over = [0, *outer]
@@ -97,7 +97,7 @@ def _places(size: tuple[int, ...], out: tuple[int, ...], stride: Any, dilate: An
 @kernel("conv_data_grad")
 def conv_data_grad(dy: Array, w: Array, params: P) -> Array:
     """The output's gradient spread over the windows it came from."""
-    dy, w = widened(dy), widened(w)
+    dy, w = factors(dy, w)
     shape, pad, groups = params["shape"], params["pad"], params["groups"]
     room = [d + 2 * p for d, p in zip(shape[2:], pad, strict=True)]
     made = np.zeros((*shape[:2], *room), dy.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .common import Array, kernel, kernels, widened
+from .common import Array, factors, kernel, kernels, widened
 
 P = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def arg_min(x: Array, params: P) -> Array:
 @kernel("matmul")
 def matmul(a: Array, b: Array, params: P) -> Array:
     """NumPy's matmul."""
-    a, b = widened(a), widened(b)
+    a, b = factors(a, b)
     if params["transpose_a"]:
         a = a.swapaxes(-1, -2)
     if params["transpose_b"]:

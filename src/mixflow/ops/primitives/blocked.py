@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir import Bool, Float, Int, Param, Shape, TensorType
-from .nn import _CONV, _POOL, _pool_shape, conv_shape
+from .nn import _CONV, _POOL, _pool_shape, conv_shape, product_type
 from .rules import Types, define, expect, forward, shape_of, typed
 
 Dims = tuple[int, ...]
@@ -69,7 +69,7 @@ def _conv_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
         bias = rest.pop(0)
         expect(bias == (w[0],), "blocked_conv", f"bias of shape {(w[0],)}", bias)
     expect(all(r == y for r in rest), "blocked_conv", f"an addend of shape {y}", rest)
-    return [typed(ins[0], y)]
+    return [product_type("blocked_conv", params, ins, y)]
 
 
 def _conv_inputs(params: dict[str, Any]) -> tuple[str, ...]:
@@ -86,7 +86,8 @@ def _data_grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     dy = plain_shape(shape_of(ins[0]), len(w))
     wanted = conv_shape("blocked_conv_data_grad", shape, w, params)
     expect(dy == wanted, "blocked_conv_data_grad", f"an output gradient of {wanted}", dy)
-    return [typed(ins[0], to_blocks(shape, params["x_block"]))]
+    made = to_blocks(shape, params["x_block"])
+    return [product_type("blocked_conv_data_grad", params, ins, made)]
 
 
 def _weight_grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
@@ -94,8 +95,8 @@ def _weight_grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     dy, x = (plain_shape(shape_of(t), len(shape)) for t in ins)
     wanted = conv_shape("blocked_conv_weight_grad", x, shape, params)
     expect(dy == wanted, "blocked_conv_weight_grad", f"an output gradient of {wanted}", dy)
-    made = [typed(ins[0], shape)]
-    return [*made, typed(ins[0], shape[:1])] if params["bias"] else made
+    made = [product_type("blocked_conv_weight_grad", params, ins, shape)]
+    return [*made, made[0]._replace(shape=shape[:1])] if params["bias"] else made
 
 
 define(
@@ -108,7 +109,7 @@ define(
         Param("add", Bool, False),
         Param("relu", Bool, False),
     ),
-    infer=forward("blocked_conv", _conv_rule),
+    infer=forward("blocked_conv", _conv_rule, mixed=True),
     differentiable="no",
     doc="conv of a plain or blocked tensor, plus bias and addend, then relu.",
 )
@@ -116,7 +117,7 @@ define(
     "blocked_conv_data_grad",
     inputs=("dy", "weight"),
     params=(*_CONV, Param("shape", Shape), Param("x_block", Int, 0)),
-    infer=forward("blocked_conv_data_grad", _data_grad_rule),
+    infer=forward("blocked_conv_data_grad", _data_grad_rule, mixed=True),
     differentiable="no",
     doc="conv_data_grad of a plain or blocked tensor; `shape` is plain.",
 )
@@ -125,7 +126,7 @@ define(
     inputs=("dy", "data"),
     outputs=lambda params: ("weight", "bias") if params["bias"] else ("weight",),
     params=(*_CONV, Param("shape", Shape), Param("bias", Bool, False)),
-    infer=forward("blocked_conv_weight_grad", _weight_grad_rule),
+    infer=forward("blocked_conv_weight_grad", _weight_grad_rule, mixed=True),
     differentiable="no",
     doc="conv_weight_grad of plain or blocked tensors, and the sum of dy over all but channels.",
 )
@@ -182,7 +183,7 @@ def _check_vectors(op: str, x: TensorType, vectors: Types) -> Dims:
 def _train_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     channels = _check_vectors("blocked_norm_train", ins[0], ins[1:3])
     _check_addend("blocked_norm_train", ins[0], ins[3:])
-    return [ins[0], typed(ins[0], channels), typed(ins[0], channels)]
+    return [ins[0], typed(ins[1], channels), typed(ins[1], channels)]
 
 
 def _norm_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
@@ -199,7 +200,7 @@ def _grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     dy, x = ins[:2]
     expect(dy.shape == x.shape, "blocked_norm_grad", f"a gradient of shape {x.shape}", dy.shape)
     channels = _check_vectors("blocked_norm_grad", x, ins[2:])
-    return [x, typed(x, channels), typed(x, channels)]
+    return [x, typed(ins[2], channels), typed(ins[2], channels)]
 
 
 def _with_addend(*names: str) -> Any:
@@ -213,7 +214,7 @@ define(
     inputs=_with_addend("data", "gamma", "beta"),
     outputs=("output", "mean", "var"),
     params=(Param("eps", Float), *_ENDS),
-    infer=forward("blocked_norm_train", _train_rule),
+    infer=forward("blocked_norm_train", _train_rule, mixed=True),
     differentiable="no",
     doc="batch_norm_train of a blocked tensor, plus an addend, then relu.",
 )
@@ -221,7 +222,7 @@ define(
     "blocked_norm",
     inputs=_with_addend("data", "gamma", "beta", "mean", "inv_std"),
     params=_ENDS,
-    infer=forward("blocked_norm", _norm_rule),
+    infer=forward("blocked_norm", _norm_rule, mixed=True),
     differentiable="no",
     doc="batch_norm of a blocked tensor, plus an addend, then relu.",
 )
@@ -230,7 +231,7 @@ define(
     inputs=("dy", "data", "gamma", "beta", "mean", "inv_std"),
     outputs=("data", "gamma", "beta"),
     params=(Param("relu", Bool, False),),
-    infer=forward("blocked_norm_grad", _grad_rule),
+    infer=forward("blocked_norm_grad", _grad_rule, mixed=True),
     differentiable="no",
     doc="batch_norm_grad of blocked tensors; with relu, of relu(batch_norm).",
 )

@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...ir import Bool, Node, Param, TensorType, Value, emit
-from .rules import Types, define, expect, forward, reshape, shape_of, sum_to, typed
+from ...ir import Bool, DType, Node, Param, TensorType, Value, emit
+from .rules import (
+    Types,
+    computed_dtype,
+    define,
+    expect,
+    forward,
+    reshape,
+    shape_of,
+    sum_to,
+    typed,
+)
 
 Grads = list[Value | None]
 
@@ -21,7 +31,8 @@ def _rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     flags = f"transpose_a={params['transpose_a']}, transpose_b={params['transpose_b']}"
     expect(k == k2, "matmul", f"inner size {k}", f"{k2} of {a} times {b}", flags)
     lead = a[:-2] if len(a) > 2 else b[:-2]
-    return [typed(ins[0], (*lead, m, n))]
+    dtype = params.get("dtype") or computed_dtype("matmul", ins)
+    return [typed(ins[0], (*lead, m, n), dtype)]
 
 
 def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
@@ -47,14 +58,22 @@ def _vjp(node: Node, grads: Grads) -> Grads:
         db = _shared_grad(a, g, tb)
     else:
         db = matmul(g, a, True, ta) if tb else matmul(a, g, not ta, False)
-    return [sum_to(da, a.shape), sum_to(db, b.shape)]
+    made = [sum_to(da, a.shape), sum_to(db, b.shape)]
+    return [
+        d if d.dtype == v.dtype else emit("cast", d, dtype=v.dtype)  # mixed precision only
+        for d, v in zip(made, node.inputs, strict=True)
+    ]
 
 
 define(
     "matmul",
     inputs=("a", "b"),
-    params=(Param("transpose_a", Bool, False), Param("transpose_b", Bool, False)),
-    infer=forward("matmul", _rule),
+    params=(
+        Param("transpose_a", Bool, False),
+        Param("transpose_b", Bool, False),
+        Param("dtype", DType, None, nullable=True, doc="of the result; None = that computed in"),
+    ),
+    infer=forward("matmul", _rule, mixed=True),
     vjp=_vjp,
     doc="Product of the last two axes (M, K) x (K, N). Leading axes equal, or one tensor has none.",
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...ir import (
     Bool,
+    DType,
     Enum,
     Float,
     Int,
@@ -24,6 +25,7 @@ from .rules import (
     Types,
     along,
     check_axis,
+    computed_dtype,
     define,
     expect,
     forward,
@@ -42,6 +44,7 @@ _CONV = (
     Param("dilate", Shape),
     Param("pad", Shape),
     Param("groups", Int, 1),
+    Param("dtype", DType, None, nullable=True, doc="of the result; None = that computed in"),
 )
 
 
@@ -78,29 +81,42 @@ def _shapes(ins: Types) -> list[tuple[int, ...]]:
     return [shape_of(t) for t in ins]
 
 
+def product_type(op: str, params: Mapping[str, Any], ins: Types, shape: Any) -> TensorType:
+    """Type of a product's result: the dtype that is asked for, else the one computed in."""
+    return typed(ins[0], shape, params.get("dtype") or computed_dtype(op, ins))
+
+
 def _conv_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     x, w, *bias = _shapes(ins)
     shape = conv_shape("conv", x, w, params)
     expect(not bias or bias[0] == (w[0],), "conv", f"bias of shape {(w[0],)}", bias)
-    return [typed(ins[0], shape)]
+    return [product_type("conv", params, ins, shape)]
 
 
 def _data_grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     dy, w = _shapes(ins)
     shape = conv_shape("conv_data_grad", params["shape"], w, params)
     expect(dy == shape, "conv_data_grad", f"an output gradient of {shape}", dy)
-    return [typed(ins[0], params["shape"])]
+    return [product_type("conv_data_grad", params, ins, params["shape"])]
 
 
 def _weight_grad_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
     dy, x = _shapes(ins)
     shape = conv_shape("conv_weight_grad", x, params["shape"], params)
     expect(dy == shape, "conv_weight_grad", f"an output gradient of {shape}", dy)
-    return [typed(ins[0], params["shape"])]
+    return [product_type("conv_weight_grad", params, ins, params["shape"])]
 
 
 def _geometry(node: Node) -> dict[str, Any]:
     return {k: node.params[k] for k in ("stride", "dilate", "pad", "groups")}
+
+
+def _as_inputs(node: Node, grads: list[Value]) -> Grads:
+    """Gradients in the dtypes of the inputs, which differ only in mixed precision."""
+    return [
+        g if g.dtype == v.dtype else emit("cast", g, dtype=v.dtype)
+        for g, v in zip(grads, node.inputs, strict=True)
+    ]
 
 
 def _conv_vjp(node: Node, grads: Grads) -> Grads:
@@ -113,7 +129,7 @@ def _conv_vjp(node: Node, grads: Grads) -> Grads:
     dw = emit("conv_weight_grad", g, x, shape=w.shape, **how)
     axes = (0, *range(2, g.ndim))
     bias = [emit("reduce_sum", g, axes=axes, keepdims=False) for _ in node.inputs[2:]]
-    return [dx, dw, *bias]
+    return _as_inputs(node, [dx, dw, *bias])
 
 
 def _data_grad_vjp(node: Node, grads: Grads) -> Grads:
@@ -122,7 +138,8 @@ def _data_grad_vjp(node: Node, grads: Grads) -> Grads:
         return [None, None]
     dy, w = node.inputs
     how = _geometry(node)
-    return [emit("conv", h, w, **how), emit("conv_weight_grad", dy, h, shape=w.shape, **how)]
+    made = [emit("conv", h, w, **how), emit("conv_weight_grad", dy, h, shape=w.shape, **how)]
+    return _as_inputs(node, made)
 
 
 def _weight_grad_vjp(node: Node, grads: Grads) -> Grads:
@@ -131,7 +148,8 @@ def _weight_grad_vjp(node: Node, grads: Grads) -> Grads:
         return [None, None]
     dy, x = node.inputs
     how = _geometry(node)
-    return [emit("conv", x, h, **how), emit("conv_data_grad", dy, h, shape=x.shape, **how)]
+    made = [emit("conv", x, h, **how), emit("conv_data_grad", dy, h, shape=x.shape, **how)]
+    return _as_inputs(node, made)
 
 
 define(
@@ -139,7 +157,7 @@ define(
     inputs=("data", "weight", "bias"),
     optional=1,
     params=_CONV,
-    infer=forward("conv", _conv_rule),
+    infer=forward("conv", _conv_rule, mixed=True),
     vjp=_conv_vjp,
     doc="Cross-correlation of data (N, C, *S) with weight (F, C / groups, *K); bias (F,) optional.",
 )
@@ -147,7 +165,7 @@ define(
     "conv_data_grad",
     inputs=("dy", "weight"),
     params=(*_CONV, Param("shape", Shape)),
-    infer=forward("conv_data_grad", _data_grad_rule),
+    infer=forward("conv_data_grad", _data_grad_rule, mixed=True),
     vjp=_data_grad_vjp,
     doc="Gradient of conv for data of `shape`; also the transposed convolution.",
 )
@@ -155,7 +173,7 @@ define(
     "conv_weight_grad",
     inputs=("dy", "data"),
     params=(*_CONV, Param("shape", Shape)),
-    infer=forward("conv_weight_grad", _weight_grad_rule),
+    infer=forward("conv_weight_grad", _weight_grad_rule, mixed=True),
     vjp=_weight_grad_vjp,
     doc="Gradient of conv for a weight of `shape`.",
 )
@@ -334,7 +352,7 @@ def _vectors(op: str, params: dict[str, Any], x: TensorType, vectors: Types) -> 
     shape = _channels(op, params, x)
     got = [v.shape for v in vectors]
     expect(all(s == shape for s in got), op, f"per-channel vectors of shape {shape}", got)
-    return typed(x, shape)
+    return typed(vectors[0], shape)
 
 
 def _stats_rule(params: dict[str, Any], ins: Types) -> list[TensorType]:
@@ -452,7 +470,7 @@ define(
     "batch_norm",
     inputs=("data", "gamma", "beta", "mean", "inv_std"),
     params=(_AXIS,),
-    infer=forward("batch_norm", _norm_rule),
+    infer=forward("batch_norm", _norm_rule, mixed=True),
     vjp=_norm_vjp,
     reuse=((0, 0),),
     doc="(data - mean) * inv_std * gamma + beta with vectors per channel.",
@@ -462,7 +480,7 @@ define(
     inputs=("data", "gamma", "beta"),
     params=(_AXIS, Param("eps", Float)),
     outputs=("output", *_STATS),
-    infer=forward("batch_norm_train", _train_rule),
+    infer=forward("batch_norm_train", _train_rule, mixed=True),
     vjp=_train_vjp,
     doc="Normalises by the batch's own mean and population variance, which it also returns.",
 )
@@ -471,7 +489,7 @@ define(
     inputs=("dy", "data", "gamma", "mean", "inv_std"),
     params=(_AXIS,),
     outputs=("dx", "dgamma", "dbeta"),
-    infer=forward("batch_norm_grad", _norm_grad_rule),
+    infer=forward("batch_norm_grad", _norm_grad_rule, mixed=True),
     vjp=_norm_grad_vjp,
     doc="Gradient of batch_norm_train, where mean and inv_std depend on data.",
 )

@@ -29,7 +29,7 @@ def _reduced(name: str) -> Callable[[dict[str, Any], Types], list[TensorType]]:
         kept = [(1 if i in axes else d) for i, d in enumerate(shape)]
         if not params["keepdims"]:
             kept = [d for i, d in enumerate(shape) if i not in axes]
-        return [typed(ins[0], kept)]
+        return [typed(ins[0], kept, params.get("dtype"))]
 
     return rule
 
@@ -45,11 +45,17 @@ def _reduction(name: str, doc: str, grad: Spread) -> None:
             return [None]
         x, axes = node.inputs[0], node.params["axes"]
         y = keep_axes(node[0], axes, x.shape)
+        if g.dtype != x.dtype:  # a reduction to another dtype
+            y, g = (emit("cast", v, dtype=x.dtype) for v in (y, g))
         return [grad(node, x, y, broadcast_to(keep_axes(g, axes, x.shape), x.shape))]
 
     define(
         name,
-        params=(Param("axes", Shape), Param("keepdims", Bool, False)),
+        params=(
+            Param("axes", Shape),
+            Param("keepdims", Bool, False),
+            Param("dtype", DType, None, nullable=True, doc="of the result; None = that of data"),
+        ),
         infer=forward(name, _reduced(name)),
         vjp=vjp,
         doc=f"{doc} over `axes` (sorted; () is the identity). float16 accumulates in float32.",
@@ -87,7 +93,7 @@ def _position(name: str) -> Callable[[dict[str, Any], Types], list[TensorType]]:
         kept = [(1 if i == axis else d) for i, d in enumerate(shape)]
         if not params["keepdims"]:
             kept.pop(axis)
-        return [typed(ins[0], kept, params["dtype"])]
+        return [typed(ins[0], kept, params.get("dtype"))]
 
     return rule
 

@@ -76,6 +76,23 @@ def common_dtype(op: str, types: Sequence[TensorType]) -> np.dtype[Any] | None:
     return found
 
 
+def computed_dtype(op: str, types: Sequence[TensorType]) -> np.dtype[Any] | None:
+    """The dtype that products of these tensors are computed in.
+
+    float32 tensors may stand among tensors of one narrow float dtype: they are rounded to it when
+    they are read, and sums run in float32. So casts of weights need no step of their own.
+
+    Raises:
+        DTypeError: any other mixture.
+    """
+    wide = np.dtype(np.float32)
+    narrow = [t for t in types if t.dtype is not None and t.dtype.itemsize == 2]
+    rest = [t for t in types if t.dtype is not None and t.dtype != wide]
+    if len(narrow) == len(rest) and narrow:
+        return common_dtype(op, narrow)
+    return common_dtype(op, types)
+
+
 def elementwise_shape(op: str) -> InferRule:
     """Rule: all inputs and outputs have one shape and one dtype; works in both directions."""
 
@@ -124,11 +141,17 @@ def broadcasting(op: str) -> InferRule:
     return infer
 
 
-def forward(op: str, rule: ForwardRule, one_dtype: bool = True) -> InferRule:
-    """Rule that only goes from known inputs to outputs; unknown inputs leave all as it is."""
+def forward(op: str, rule: ForwardRule, one_dtype: bool = True, mixed: bool = False) -> InferRule:
+    """Rule that only goes from known inputs to outputs; unknown inputs leave all as it is.
+
+    Args:
+        mixed: float32 inputs may stand among narrow ones, see `computed_dtype`.
+    """
 
     def infer(params: dict[str, Any], ins: Types, outs: Types) -> tuple[Types, Types]:
-        if one_dtype:
+        if mixed:
+            computed_dtype(op, ins)
+        elif one_dtype:
             common_dtype(op, ins)
         if not all(t.known for t in ins):
             return ins, outs
