@@ -313,7 +313,7 @@ class TestIterators:
         )
         batch = found.next()
         assert batch.data[0].shape == (2, 1, 3, 3)
-        assert np.allclose(batch.data[0].asnumpy()[:, 0] * 255, images)
+        assert np.allclose(batch.data[0].asnumpy()[:, 0] * 256, images)
         for cut in (2, 7, len(raw) - 1):
             (tmp_path / "images").write_bytes(raw[:cut])
             with pytest.raises(FormatError, match="expected"):

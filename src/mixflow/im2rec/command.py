@@ -59,7 +59,6 @@ def run_im2rec(args: argparse.Namespace) -> None:
     options |= {name: getattr(args, name) for name in (*_CONVERTING, *_MORE)}
     tqdm = extras.load("tqdm", "mixflow im2rec")
     with tqdm.tqdm(unit="image", dynamic_ncols=True, disable=args.quiet or None) as bar:
-
         current = ""
 
         def progress(done: int, total: int, path: str) -> None:
