@@ -21,7 +21,7 @@ from .libinfo import __version__
 from .module import Module
 
 NETWORK_HELP = "e.g. lenet, mlp, resnet-20-cifar"
-DATA_HELP = "digits, fashion-mnist or a folder of idx files"
+DATA_HELP = "digits, mnist, fashion-mnist, cifar10 or a folder of their files"
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

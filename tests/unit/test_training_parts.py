@@ -367,7 +367,9 @@ class TestDatasets:
         assert np.allclose(datasets.enlarge(np.full((1, 8, 8), 0.5), 28), 0.5)
 
     def test_unknown_set(self):
-        with pytest.raises(MixflowError, match="expected digits, fashion-mnist or a folder"):
+        with pytest.raises(
+            MixflowError, match="expected digits, mnist, fashion-mnist, cifar10 or a folder"
+        ):
             datasets.load("nothing-here")
 
     def test_missing_file_is_named(self, tmp_path):
