@@ -355,6 +355,6 @@ def load(data: str) -> ImageSet:
         is_cifar = any(Path(data).glob("*.bin")) or (Path(data) / _CIFAR_ARCHIVE).exists()
         return cifar10(data) if is_cifar else from_folder(data)
     raise MixflowError(
-        "[datasets] expected digits, mnist, fashion-mnist, cifar10 or a folder of the files of MNIST "
+        "[datasets] expected digits, mnist, fashion-mnist, cifar10 or a folder of files of MNIST "
         f"or CIFAR-10, got '{data}'"
     )
