@@ -172,6 +172,33 @@ class TestCSV:
         with pytest.raises(FormatError, match="expected a label for each row, got 4"):
             fewer.next()
 
+    def test_plain_decimals_are_rounded_as_python_rounds(self):
+        rng = np.random.default_rng(0)
+        fields = [f"{v:.{i % 14}f}"[:15] for i, v in enumerate(rng.normal(size=4000))]
+        fields += [str(v) for v in rng.integers(-(10**13), 10**14, 4000)]
+        fields += ["-0", "0.", ".5", "-.5", "999999999999999", "0.0000000000001", "00012"]
+        raw = np.frombuffer("\n".join(fields).encode() + b"\n", np.uint8)
+        ends = np.flatnonzero(raw == 10)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        found = text._decimals(raw, starts, ends - starts)
+        wanted = np.array([float(field) for field in fields])
+        assert found.tobytes() == wanted.tobytes()  # also the sign of zero
+        for odd in (
+            "1e5",
+            "+1",
+            "1-",
+            "--1",
+            "1.2.3",
+            "-",
+            ".",
+            "-.",
+            "",
+            "nan",
+            "1234567890123456",
+        ):
+            raw = np.frombuffer(f"12,{odd}\n".encode(), np.uint8)
+            assert text._decimals(raw, np.array([0, 3]), np.array([2, len(odd)])) is None
+
     def test_many_blocks(self, tmp_path, monkeypatch):
         monkeypatch.setattr(text, "BLOCK_BYTES", 1000)
         lines = [f"{i},{i / 7!r}" for i in range(3000)]

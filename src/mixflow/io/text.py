@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,7 +20,9 @@ Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 22
 #: Files up to this size are parsed once; larger ones in each epoch.
 KEEP_BYTES = 1 << 28
-_COMMA, _COLON, _LINE = 44, 58, 10
+_COMMA, _COLON, _LINE, _MINUS, _POINT, _UNDERSCORE = 44, 58, 10, 45, 46, 95
+_MOST_DIGITS = 15
+_POWERS = np.array([float(10**k) for k in range(_MOST_DIGITS + 1)])
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -187,14 +188,52 @@ def _newlines(raw: bytes) -> bytes:
     return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
 
 
-def _numbers(text: bytes, dtype: Any, sep: str) -> Array | None:
-    """All numbers of a text; None where something else stands in it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            return np.fromstring(text.decode("ascii"), dtype, sep=sep)
-        except (ValueError, DeprecationWarning, OverflowError):
+def _numbers(data: Array, starts: Array, ends: Array, wide: Any) -> Array | None:
+    """The numbers between bytes; None where something else stands there. Thread-safe."""
+    found = _decimals(data, starts, ends - starts)
+    if found is not None:
+        if wide is np.float64:
+            return found
+        whole = found == np.floor(found)
+        return found.astype(np.int64) if whole.all() and not (data == _POINT).any() else None
+    if (data == _UNDERSCORE).any():  # Python's numbers may have some
+        return None
+    raw, make = data.tobytes(), int if wide is np.int64 else float
+    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+    try:
+        return np.array([make(raw[a:b]) for a, b in pairs], wide)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _decimals(data: Array, starts: Array, widths: Array) -> Array | None:
+    """Numbers of at most 15 plain characters, all at once; None where one has another form.
+
+    Fifteen digits and the powers of ten up to 15 are exact in float64, so one division rounds
+    once, as a reader of decimal numbers must.
+    """
+    if len(starts) == 0 or widths.min() < 1 or widths.max() > _MOST_DIGITS:
+        return None
+    negative = data[starts] == _MINUS
+    value = np.zeros(len(starts), np.int64)
+    behind = np.zeros(len(starts), np.int64)
+    pointed = np.zeros(len(starts), bool)
+    for j in range(int(widths.max())):
+        inside = widths > j
+        character = data[np.minimum(starts + j, len(data) - 1)]
+        digit = character - np.uint8(48)  # others wrap around to above 9
+        is_digit = (digit < 10) & inside
+        point = (character == _POINT) & inside
+        other = inside & ~is_digit & ~point
+        if (point & pointed).any() or (other if j else other & ~negative).any():
             return None
+        value = np.where(is_digit, value * 10 + digit, value)
+        behind += is_digit & pointed
+        pointed |= point
+    if (widths - negative - pointed < 1).any():
+        return None
+    found = value / _POWERS[behind]
+    return np.where(negative, -found, found)
 
 
 def dense_parser(columns: int, dtype: Any) -> Parser:
@@ -225,8 +264,7 @@ def _plain_dense(raw: bytes, columns: int, wide: Any) -> Array | None:
     kinds = data[ends].reshape(-1, columns)
     if (kinds[:, -1] != _LINE).any() or (kinds[:, :-1] != _COMMA).any():
         return None
-    found = _numbers(raw.replace(b"\n", b","), wide, ",")
-    return found if found is not None and len(found) == len(ends) else None
+    return _numbers(data, np.concatenate([[0], ends[:-1] + 1]), ends, wide)
 
 
 def _dense_lines(raw: bytes, columns: int, wide: Any, where: Where) -> Iterator[list[Any]]:
@@ -280,8 +318,8 @@ def _plain_sparse(raw: bytes, columns: int) -> SparseRows | None:
         return None
     if np.count_nonzero(data == _COLON) != np.count_nonzero(is_value):
         return None
-    found = _numbers(raw.replace(b":", b" "), np.float64, " ")
-    if found is None or len(found) != len(starts):
+    found = _numbers(data, starts, np.flatnonzero(apart[1:] & ~apart[:-1]) + 1, np.float64)
+    if found is None:
         return None
     indices = found[(place % 2 == 1)]
     whole = (indices >= 0) & (indices < columns) & (indices == np.floor(indices))
