@@ -26,7 +26,16 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import update_tables  # noqa: E402 - one way to print rows, here and in the documents
 
-QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "memory", "precision")
+QUESTIONS = (
+    "import_time",
+    "dispatch",
+    "tape",
+    "small_nets",
+    "convnets",
+    "memory",
+    "precision",
+    "recordio",
+)
 #: Packages of each rival's environment; `ours` uses the interpreter that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],

@@ -40,6 +40,7 @@ LAYERS: list[list[str]] = [
     ["optimizer"],
     ["recordio"],
     ["io", "image"],
+    ["im2rec"],
     ["kvstore"],
     ["visualization", "checkpoint", "monitor", "profiler", "callback"],
     ["contrib"],

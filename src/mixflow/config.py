@@ -85,7 +85,7 @@ def _cores() -> int:
 
 
 def _setting(
-    variable: str, convert: Callable[[Any], Any], default: Any, fixed: bool = False
+    variable: str | None, convert: Callable[[Any], Any], default: Any, fixed: bool = False
 ) -> Any:
     metadata = {"variable": variable, "convert": convert, "fixed": fixed}
     if callable(default):
@@ -114,6 +114,8 @@ class Config:
         verify: check every graph between passes; slower, for debugging and tests.
         mirror: executors made from now on drop what is cheap to compute (all but convolutions and
             matrix products) after the forward pass and compute it again in the backward pass.
+        image_pixel_limit: most pixels of an image that is decoded or made by resizing; a header
+            that asks for more is refused before anything is allocated. No environment name.
     """
 
     pure: bool = _setting("MIXFLOW_PURE", _bool, False, fixed=True)
@@ -127,11 +129,14 @@ class Config:
     precision: str = _setting("MIXFLOW_PRECISION", _precision, "float32")
     verify: bool = _setting("MIXFLOW_VERIFY", _bool, False)
     mirror: bool = _setting("MIXFLOW_MIRROR", _bool, False)
+    image_pixel_limit: int = _setting(None, _positive, 1 << 28)
 
 
 _FIELDS: dict[str, Field[Any]] = {f.name: f for f in fields(Config)}
-#: Setting -> name in the environment.
-VARIABLES: dict[str, str] = {name: f.metadata["variable"] for name, f in _FIELDS.items()}
+#: Setting -> name in the environment, for those that have one.
+VARIABLES: dict[str, str] = {
+    name: f.metadata["variable"] for name, f in _FIELDS.items() if f.metadata["variable"]
+}
 
 
 def _convert(name: str, value: Any, called: str) -> Any:
