@@ -91,9 +91,9 @@ def cropped_boxes(
     """Boxes of a crop, cut at its edges; None where all are dropped."""
     out = moved(label, place, height, width)
     out[:, 1:5] = np.clip(out[:, 1:5], 0, 1)
-    part = (place[2] / width) * (place[3] / height)
     whole = areas(label[:, 1:])
-    coverage = np.divide(areas(out[:, 1:]) * part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    seen = areas(out[:, 1:]) * (place[2] / width) * (place[3] / height)
+    coverage = np.divide(seen, whole, out=np.zeros(len(whole)), where=whole > 0)
     kept = (out[:, 3] > out[:, 1]) & (out[:, 4] > out[:, 2]) & (coverage > min_eject_coverage)
     return out[kept] if kept.any() else None
 
