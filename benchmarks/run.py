@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets")
+QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "recordio")
 #: Packages of each rival's environment; `ours` uses the interpreter that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],

@@ -21,6 +21,7 @@ from . import (
     operator,
     optimizer,
     random,
+    recordio,
     symbol,
     visualization,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "opt",
     "optimizer",
     "random",
+    "recordio",
     "rnd",
     "sym",
     "symbol",
