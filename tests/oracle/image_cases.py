@@ -243,9 +243,91 @@ DECODING = {
     for flag, rgb in ((1, True), (1, False), (0, True))
     if rgb or name in ("a.jpg", "a.png")
 }
-CASES = {**DECODING, **BASE, **ROTATIONS, **AUGMENTERS, **DETECTION, **DUMPS}
+LISTED = ["a.png", "pal.png", "alpha.png", "la.png", "one.png", "g16.png", "a.bmp"]
+SHAPE = (3, 6, 7)
+
+
+def epochs(iterator, count=3):
+    """Data, label and pad of every batch of some epochs, and how many batches each has."""
+    found, lengths = [], []
+    for _ in range(count):
+        lengths.append(0)
+        for batch in iterator:
+            found += [batch.data[0], batch.label[0], np.array(batch.pad)]
+            lengths[-1] += 1
+        iterator.reset()
+    return [*found, np.array(lengths)]
+
+
+def listed(**options):
+    entries = [[float(i), name] for i, name in enumerate(LISTED)]
+    options = {"inter_method": 1, **options}
+    return lambda mx: epochs(
+        mx.image.ImageIter(3, SHAPE, imglist=entries, path_root=FOLDER, **options)
+    )
+
+
+def from_files(batch=3, index=True, **options):
+    options = {"inter_method": 1, **options}
+    if index:
+        options["path_imgidx"] = os.path.join(FOLDER, "few.idx")
+    path = os.path.join(FOLDER, "few.rec")
+    return lambda mx: epochs(mx.image.ImageIter(batch, SHAPE, path_imgrec=path, **options))
+
+
+def box_entries():
+    """Flat labels with one to three boxes, behind a header of three numbers."""
+    boxes = [[0, 0.1, 0.2, 0.6, 0.7], [1, 0.3, 0.3, 0.9, 0.8], [2, 0.05, 0.6, 0.2, 0.9]]
+    entries = []
+    for i, name in enumerate(LISTED):
+        chosen = boxes[: 1 + i % 3] + ([[3, 0.5, 0.5, 0.5, 0.9]] if i == 2 else [])  # no area
+        entries.append([3, 5, 9, *np.ravel(chosen).tolist(), name])
+    return entries
+
+
+def detected(**options):
+    options = {"inter_method": 1, **options}
+    return lambda mx: epochs(
+        mx.image.ImageDetIter(3, SHAPE, imglist=box_entries(), path_root=FOLDER, **options), 2
+    )
+
+
+ITERATORS = {
+    "iter list": listed(),
+    "iter list shuffled": listed(shuffle=True, rand_crop=True, rand_mirror=True),
+    "iter list discard": listed(last_batch_handle="discard", shuffle=True),
+    "iter list labels": lambda mx: epochs(
+        mx.image.ImageIter(
+            2, SHAPE, 2, imglist=[[[i, i + 0.5], n] for i, n in enumerate(LISTED)], path_root=FOLDER
+        ),
+        1,
+    ),
+    "iter lst": lambda mx: epochs(
+        mx.image.ImageIter(
+            4, SHAPE, path_imglist=os.path.join(FOLDER, "few.lst"), path_root=FOLDER, dtype="int64"
+        )
+    ),
+    "iter records": from_files(index=False),
+    "iter records index": from_files(),
+    "iter records shuffled": from_files(shuffle=True, resize=9, rand_crop=True, rand_resize=True),
+    "iter records part": from_files(2, part_index=1, num_parts=2, shuffle=True),
+    "iter records discard": from_files(last_batch_handle="discard"),
+    "iter records relabelled": from_files(path_imglist=os.path.join(FOLDER, "few.lst")),
+    "iter boxes": detected(),
+    "iter boxes shuffled": detected(
+        shuffle=True, rand_crop=0.7, rand_pad=0.5, rand_mirror=True, mean=True, std=True
+    ),
+    "iter boxes discard": detected(last_batch_handle="discard"),
+}
+ROLLING = {
+    "iter list roll": listed(last_batch_handle="roll_over"),
+    "iter records roll": from_files(last_batch_handle="roll_over", shuffle=True),
+    "iter boxes roll": detected(last_batch_handle="roll_over"),
+}
+ITERATORS = {**ITERATORS, **ROLLING}
+CASES = {**DECODING, **BASE, **ROTATIONS, **AUGMENTERS, **DETECTION, **DUMPS, **ITERATORS}
 #: Those that draw are recorded for each seed.
-RANDOM = {n for n in CASES if "andom" in n or n in AUGMENTERS or n in DETECTION}
+RANDOM = {n for n in CASES if "andom" in n or n in AUGMENTERS or n in DETECTION or n in ITERATORS}
 SEEDS = (0, 1)
 
 

@@ -1,5 +1,6 @@
 """Image reading and augmentation (``mx.image``)."""
 
+from . import detection
 from .augment import (
     Augmenter,
     BrightnessJitterAug,
@@ -21,6 +22,7 @@ from .augment import (
     SaturationJitterAug,
     SequentialAug,
 )
+from .det_iterator import ImageDetIter
 from .detection import (
     CreateDetAugmenter,
     CreateMultiRandCropAugmenter,
@@ -46,6 +48,10 @@ from .functions import (
     resize_short,
     scale_down,
 )
+from .iterator import ImageIter
+
+#: MXNet's name of the detection module.
+det = detection
 
 __all__ = [
     "Augmenter",
@@ -67,6 +73,8 @@ __all__ = [
     "ForceResizeAug",
     "HorizontalFlipAug",
     "HueJitterAug",
+    "ImageDetIter",
+    "ImageIter",
     "LightingAug",
     "RandomCropAug",
     "RandomGrayAug",
@@ -78,6 +86,8 @@ __all__ = [
     "center_crop",
     "color_normalize",
     "copyMakeBorder",
+    "det",
+    "detection",
     "fixed_crop",
     "imdecode",
     "imread",
