@@ -7,13 +7,14 @@ decoded at all.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import FormatError
 
-#: Marker segments of a JPEG, or tokens of a PNM, that may stand before the size.
+#: Marker segments of a JPEG, or bytes of a PNM, that may stand before the size.
 _MOST_PARTS = 10_000
 #: Scans of a JPEG; encoders write about ten.
 _MOST_SCANS = 500
@@ -156,16 +157,15 @@ def _tiff(view: memoryview) -> tuple[int, int, int]:
     return height, width, tags.get(277, 1)
 
 
+_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,10})(?:\s|#[^\n]*\n)+(\d{1,10})[\s#]")
+
+
 def _pnm(view: memoryview) -> tuple[int, int, int]:
-    """Size from the tokens of the text header (P1 to P6); comments run to the end of a line."""
-    kind = view[1] - 0x30
-    numbers: list[int] = []
-    lines = bytes(view[2:_MOST_PARTS]).split(b"\n")
-    for line in lines:
-        numbers += [int(word) for word in line.split(b"#")[0].split()[: 2 - len(numbers)]]
-        if len(numbers) == 2:
-            return numbers[1], numbers[0], 3 if kind in (3, 6) else 1
-    raise ValueError("no size")
+    """Size from the text header (P1 to P6); comments run to the end of a line."""
+    found = _PNM.match(bytes(view[:_MOST_PARTS]))
+    if found is None:
+        raise ValueError("no size")
+    return int(found[2]), int(found[1]), 3 if view[1] in b"36" else 1
 
 
 def check_structure(buffer: bytes | memoryview, found: Header) -> None:
