@@ -24,7 +24,7 @@ from mixflow.ndarray import register  # noqa: E402
 
 MODULES = (
     "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets", "errors",
-    "executor", "initializer", "io", "kvstore", "lr_scheduler", "metric", "model", "models",
+    "executor", "image", "initializer", "io", "kvstore", "lr_scheduler", "metric", "model", "models",
     "module", "name", "ndarray", "operator", "optimizer", "random", "symbol", "visualization",
 )  # fmt: skip
 
