@@ -24,8 +24,8 @@ from mixflow.ndarray import register  # noqa: E402
 
 MODULES = (
     "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets", "errors",
-    "executor", "image", "initializer", "io", "kvstore", "lr_scheduler", "metric", "model", "models",
-    "module", "name", "ndarray", "operator", "optimizer", "random", "symbol", "visualization",
+    "executor", "image", "initializer", "io", "kvstore", "lr_scheduler", "metric", "model",
+    "models", "module", "name", "ndarray", "operator", "optimizer", "random", "symbol", "visualization",
 )  # fmt: skip
 
 

@@ -325,7 +325,46 @@ ROLLING = {
     "iter boxes roll": detected(last_batch_handle="roll_over"),
 }
 ITERATORS = {**ITERATORS, **ROLLING}
-CASES = {**DECODING, **BASE, **ROTATIONS, **AUGMENTERS, **DETECTION, **DUMPS, **ITERATORS}
+
+
+def applied(name, batch=False, **params):
+    """An operator of `mx.nd.image` on floats and on bytes, where draws cannot differ."""
+
+    def run(mx):
+        found = []
+        for dtype in ("float32", "uint8"):
+            x = image(mx, dtype)
+            x = x.transpose((2, 0, 1)) if name == "normalize" else x
+            found.append(getattr(mx.nd.image, name)(mx.nd.stack(x, x) if batch else x, **params))
+        return found
+
+    return run
+
+
+EQUAL = {"min_factor": 1.3, "max_factor": 1.3}
+OPERATORS = {
+    "op to_tensor": applied("to_tensor"),
+    "op to_tensor batch": applied("to_tensor", batch=True),
+    "op normalize": applied("normalize", mean=(1.0, 2.0, 3.0), std=(2.0, 3.0, 4.0)),
+    "op normalize batch": applied("normalize", mean=(9.0,), std=(3.0,), batch=True),
+    "op cut": applied("crop", x=3, y=2, width=9, height=11),
+    "op cut batch": applied("crop", x=3, y=2, width=9, height=11, batch=True),
+    "op flip_left_right": applied("flip_left_right"),
+    "op flip_top_bottom": applied("flip_top_bottom"),
+    "op random_brightness": applied("random_brightness", **EQUAL),
+    "op random_contrast": applied("random_contrast", **EQUAL),
+    "op adjust_lighting": applied("adjust_lighting", alpha=(0.1, 0.2, 0.3)),
+}
+CASES = {
+    **OPERATORS,
+    **DECODING,
+    **BASE,
+    **ROTATIONS,
+    **AUGMENTERS,
+    **DETECTION,
+    **DUMPS,
+    **ITERATORS,
+}
 #: Those that draw are recorded for each seed.
 RANDOM = {n for n in CASES if "andom" in n or n in AUGMENTERS or n in DETECTION or n in ITERATORS}
 SEEDS = (0, 1)
