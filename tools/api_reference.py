@@ -24,9 +24,9 @@ from mixflow.ndarray import register  # noqa: E402
 
 MODULES = (
     "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets",
-    "errors", "executor", "image", "initializer", "io", "kvstore", "lr_scheduler", "metric",
-    "model", "models", "module", "name", "ndarray", "operator", "optimizer", "random", "symbol",
-    "visualization",
+    "errors", "executor", "im2rec", "image", "initializer", "io", "kvstore", "lr_scheduler",
+    "metric", "model", "models", "module", "name", "ndarray", "operator", "optimizer", "random",
+    "recordio", "symbol", "visualization",
 )  # fmt: skip
 
 

@@ -246,7 +246,7 @@ class TestKeys:
         index, _ = made([b"a" * 50] * 9, "long")
         _, records = made(PAYLOADS, "short")
         reader = recordio.MXIndexedRecordIO(index, records, "r")
-        with pytest.raises(FormatError, match="expected a position below 96 in .*, got 420"):
+        with pytest.raises(FormatError, match=r"expected a position below 96 in .*, got 420"):
             reader.read_idx(7)
         with pytest.raises(FormatError, match="index that of another file"):
             reader.read_idx(1)
@@ -257,7 +257,7 @@ class TestKeys:
     def test_position_inside_of_a_record(self, made):
         _, records = made(PAYLOADS)
         file = recordio.RecordFile(records, np.array([40]))
-        with pytest.raises(FormatError, match="beginning' of a record|beginning of a record"):
+        with pytest.raises(FormatError, match="the beginning of a record at byte 40"):
             file[0]
 
 
@@ -424,11 +424,11 @@ class TestCrash:
             file.seek(20)
             file.write(b"damage!")
         before = Path(records).read_bytes()
-        with pytest.raises(FormatError, match="magic number .* at byte 20"):
+        with pytest.raises(FormatError, match=r"magic number .* at byte 20"):
             recordio.MXRecordIO(records, "a")
         with open(index, "w") as file:
             file.write("0\t0\n")
-        with pytest.raises(FormatError, match="magic number .* at byte 20"):
+        with pytest.raises(FormatError, match=r"magic number .* at byte 20"):
             recordio.MXIndexedRecordIO(index, records, "a")
         assert Path(records).read_bytes() == before
 
@@ -611,9 +611,10 @@ class TestImages:
         assert recordio.unpack_img(packed, iscolor=0)[1].shape == (10, 12)
 
     def test_jpeg_quality(self, image):
+        image = np.tile(np.arange(64, dtype=np.uint8)[:, None, None], (1, 64, 3)) + image[0, 0]
         high, low = (recordio.pack_img((0, 1, 2, 0), image, quality=q) for q in (95, 10))
         assert len(low) < len(high)
-        assert abs(recordio.unpack_img(high)[1].astype(int) - image).mean() < 40
+        assert abs(recordio.unpack_img(high)[1].astype(int) - image).mean() < 2
 
     def test_what_is_no_image(self, image):
         assert recordio.unpack_img(recordio.pack((0, 1, 2, 0), b"no image"))[1] is None

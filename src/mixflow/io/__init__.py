@@ -1,19 +1,26 @@
 """Data iterators (``mx.io``)."""
 
-from .arrays import MNISTIter, NDArrayIter, read_idx
+from .ahead import Ahead
+from .arrays import NDArrayIter
 from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
+from .files import CSVIter, LibSVMIter
+from .mnist import MNISTIter, mersenne_order, read_idx
 from .wrappers import PrefetchingIter, ResizeIter
 
 __all__ = [
+    "Ahead",
+    "CSVIter",
     "DataBatch",
     "DataDesc",
     "DataIter",
+    "LibSVMIter",
     "MNISTIter",
     "NDArrayIter",
     "PrefetchingIter",
     "RandomShiftIter",
     "ResizeIter",
+    "mersenne_order",
     "read_idx",
     "shift_images",
 ]
