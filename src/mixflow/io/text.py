@@ -232,8 +232,9 @@ def _decimals(data: Array, starts: Array, widths: Array) -> Array | None:
         pointed |= point
     if (widths - negative - pointed < 1).any():
         return None
-    found = value / _POWERS[behind]
-    return np.where(negative, -found, found)
+    found: Array = value / _POWERS[behind]
+    np.negative(found, out=found, where=negative)
+    return found
 
 
 def dense_parser(columns: int, dtype: Any) -> Parser:
