@@ -8,6 +8,7 @@ from . import (
     config,
     context,
     contrib,
+    image,
     initializer,
     io,
     kvstore,
@@ -40,6 +41,7 @@ from .symbol import Symbol
 
 #: MXNet's short names.
 nd, sym, mod, init = ndarray, symbol, module, initializer
+img = image
 kv, opt, viz = kvstore, optimizer, visualization
 rnd, mon = random, monitor
 
@@ -67,6 +69,8 @@ __all__ = [
     "cpu_pinned",
     "current_context",
     "gpu",
+    "image",
+    "img",
     "init",
     "initializer",
     "io",
