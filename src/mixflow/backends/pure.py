@@ -19,12 +19,13 @@ from ..errors import MXNetError
 from ..ir.types import Desc
 from . import pure_state as state
 from .pure_array import Array
+from .pure_picture import picture
 from .pure_plan import Arena, Bound, Plan
 from .pure_state import Chunk, TaskError
 
 name = "pure"
 
-__all__ = ["Arena", "Array", "Bound", "Plan", "Tag", "name"]
+__all__ = ["Arena", "Array", "Bound", "Plan", "Tag", "name", "picture"]
 
 
 class Tag:
