@@ -19,8 +19,10 @@ def case(name, train):
         symbol = mx.sym.load(str(SYMBOLS / f"{name}.json"))
         executor = symbol.simple_bind(
             mx.cpu(),
-            grad_req={n: "write" if train and n not in ("data", "softmax_label") else "null"
-                      for n in symbol.list_arguments()},
+            grad_req={
+                n: "write" if train and n not in ("data", "softmax_label") else "null"
+                for n in symbol.list_arguments()
+            },
             data=SHAPE,
             softmax_label=SHAPE[:1],
         )

@@ -28,8 +28,10 @@ def case(name, train):
     def build():
         executor = symbol(name).simple_bind(
             mx.cpu(),
-            grad_req={n: "write" if train and n not in ("data", "softmax_label") else "null"
-                      for n in symbol(name).list_arguments()},
+            grad_req={
+                n: "write" if train and n not in ("data", "softmax_label") else "null"
+                for n in symbol(name).list_arguments()
+            },
             data=SHAPE,
             softmax_label=SHAPE[:1],
         )

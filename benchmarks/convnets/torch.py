@@ -19,12 +19,24 @@ def conv(i, o, k, s=1, p=0):
 
 def alexnet():
     return nn.Sequential(
-        *conv(3, 96, 11, 4), nn.LocalResponseNorm(5), nn.MaxPool2d(3, 2),
-        *conv(96, 256, 5, 1, 2), nn.LocalResponseNorm(5), nn.MaxPool2d(3, 2),
-        *conv(256, 384, 3, 1, 1), *conv(384, 384, 3, 1, 1), *conv(384, 256, 3, 1, 1),
-        nn.MaxPool2d(3, 2), nn.Flatten(),
-        nn.LazyLinear(4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(),
-        nn.Dropout(), nn.Linear(4096, 1000),
+        *conv(3, 96, 11, 4),
+        nn.LocalResponseNorm(5),
+        nn.MaxPool2d(3, 2),
+        *conv(96, 256, 5, 1, 2),
+        nn.LocalResponseNorm(5),
+        nn.MaxPool2d(3, 2),
+        *conv(256, 384, 3, 1, 1),
+        *conv(384, 384, 3, 1, 1),
+        *conv(384, 256, 3, 1, 1),
+        nn.MaxPool2d(3, 2),
+        nn.Flatten(),
+        nn.LazyLinear(4096),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(4096, 1000),
     )
 
 
@@ -37,8 +49,15 @@ def vgg11():
             layers += conv(width, item, 3, 1, 1)
             width = item
     return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(512 * 49, 4096), nn.ReLU(), nn.Dropout(),
-        nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 1000),
+        *layers,
+        nn.Flatten(),
+        nn.Linear(512 * 49, 4096),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(4096, 1000),
     )
 
 
@@ -63,13 +82,25 @@ def googlenet():
         return nn.MaxPool2d(3, 2, ceil_mode=True)
 
     return nn.Sequential(
-        *conv(3, 64, 7, 2, 3), pool(), *conv(64, 64, 1), *conv(64, 192, 3, 1, 1), pool(),
-        Inception(192, 64, 96, 128, 16, 32, 32), Inception(256, 128, 128, 192, 32, 96, 64), pool(),
-        Inception(480, 192, 96, 208, 16, 48, 64), Inception(512, 160, 112, 224, 24, 64, 64),
-        Inception(512, 128, 128, 256, 24, 64, 64), Inception(512, 112, 144, 288, 32, 64, 64),
-        Inception(528, 256, 160, 320, 32, 128, 128), pool(),
-        Inception(832, 256, 160, 320, 32, 128, 128), Inception(832, 384, 192, 384, 48, 128, 128),
-        nn.AvgPool2d(7), nn.Flatten(), nn.LazyLinear(1000),
+        *conv(3, 64, 7, 2, 3),
+        pool(),
+        *conv(64, 64, 1),
+        *conv(64, 192, 3, 1, 1),
+        pool(),
+        Inception(192, 64, 96, 128, 16, 32, 32),
+        Inception(256, 128, 128, 192, 32, 96, 64),
+        pool(),
+        Inception(480, 192, 96, 208, 16, 48, 64),
+        Inception(512, 160, 112, 224, 24, 64, 64),
+        Inception(512, 128, 128, 256, 24, 64, 64),
+        Inception(512, 112, 144, 288, 32, 64, 64),
+        Inception(528, 256, 160, 320, 32, 128, 128),
+        pool(),
+        Inception(832, 256, 160, 320, 32, 128, 128),
+        Inception(832, 384, 192, 384, 48, 128, 128),
+        nn.AvgPool2d(7),
+        nn.Flatten(),
+        nn.LazyLinear(1000),
     )
 
 
@@ -78,9 +109,14 @@ class Bottleneck(nn.Module):
         super().__init__()
         o = 4 * width
         self.body = nn.Sequential(
-            nn.Conv2d(i, width, 1, stride, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, o, 1, bias=False), nn.BatchNorm2d(o),
+            nn.Conv2d(i, width, 1, stride, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, o, 1, bias=False),
+            nn.BatchNorm2d(o),
         )
         self.skip = nn.Identity()
         if stride > 1 or i != o:
@@ -91,8 +127,12 @@ class Bottleneck(nn.Module):
 
 
 def resnet50():
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-              nn.MaxPool2d(3, 2, 1)]
+    layers = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     i = 64
     for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for number in range(count):

@@ -20,6 +20,7 @@ from . import (
     operator,
     optimizer,
     random,
+    recordio,
     symbol,
     visualization,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "opt",
     "optimizer",
     "random",
+    "recordio",
     "rnd",
     "sym",
     "symbol",
