@@ -74,7 +74,7 @@ def _cores() -> int:
 
 
 def _setting(
-    variable: str, convert: Callable[[Any], Any], default: Any, fixed: bool = False
+    variable: str | None, convert: Callable[[Any], Any], default: Any, fixed: bool = False
 ) -> Any:
     metadata = {"variable": variable, "convert": convert, "fixed": fixed}
     if callable(default):
@@ -98,6 +98,8 @@ class Config:
         deterministic: choose kernels by fixed rules, not by timing, so that runs repeat bit by bit
             (same machine and thread count). Holds for kernels prepared afterwards.
         verify: check every graph between passes; slower, for debugging and tests.
+        image_pixel_limit: most pixels of an image that is decoded or made by resizing; a header
+            that asks for more is refused before anything is allocated. No environment name.
     """
 
     pure: bool = _setting("MIXFLOW_PURE", _bool, False, fixed=True)
@@ -109,11 +111,14 @@ class Config:
     queue_bytes: int = _setting("MIXFLOW_QUEUE_BYTES", _bytes, 0)
     deterministic: bool = _setting("MIXFLOW_DETERMINISTIC", _bool, False)
     verify: bool = _setting("MIXFLOW_VERIFY", _bool, False)
+    image_pixel_limit: int = _setting(None, _positive, 1 << 28)
 
 
 _FIELDS: dict[str, Field[Any]] = {f.name: f for f in fields(Config)}
-#: Setting -> name in the environment.
-VARIABLES: dict[str, str] = {name: f.metadata["variable"] for name, f in _FIELDS.items()}
+#: Setting -> name in the environment, for those that have one.
+VARIABLES: dict[str, str] = {
+    name: f.metadata["variable"] for name, f in _FIELDS.items() if f.metadata["variable"]
+}
 
 
 def _convert(name: str, value: Any, called: str) -> Any:

@@ -38,7 +38,7 @@ class FormatError(MixflowError, ValueError):
 
 
 class FileError(MixflowError, OSError):
-    """A file cannot be written; `errno` and `filename` (the target) are set as in `OSError`."""
+    """A file cannot be read or written; `errno` and `filename` are set as in `OSError`."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

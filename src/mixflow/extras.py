@@ -7,7 +7,14 @@ from typing import Any
 
 from .errors import MixflowError
 
-_EXTRAS = {"matplotlib": "viz", "graphviz": "viz", "ray": "dist", "zmq": "dist", "cupy": "cuda"}
+_EXTRAS = {
+    "matplotlib": "viz",
+    "graphviz": "viz",
+    "ray": "dist",
+    "zmq": "dist",
+    "cupy": "cuda",
+    "cv2": "images",
+}
 
 
 class MissingExtraError(MixflowError, ImportError):

@@ -1,0 +1,1 @@
+"""Image reading and augmentation (``mx.image``)."""
