@@ -38,7 +38,7 @@ LAYERS: list[list[str]] = [
     ["lr_scheduler", "initializer", "metric"],
     ["optimizer"],
     ["recordio"],
-    ["io", "image"],
+    ["io", "image", "pipeline"],
     ["kvstore"],
     ["visualization", "checkpoint", "monitor", "profiler", "callback"],
     ["module", "model", "gluon", "models"],

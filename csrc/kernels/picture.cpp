@@ -67,8 +67,7 @@ void check_picture(const PictureTask& t) {
   }
   const PictureSpan rows = picture_rows(t);
   const PictureSpan columns = picture_columns(t);
-  check(t.region_y >= 0 && t.region_x >= 0 && t.region_y <= rows.first &&
-            t.region_x <= columns.first && rows.end <= t.region_y + t.region_h &&
+  check(t.region_y <= rows.first && t.region_x <= columns.first && rows.end <= t.region_y + t.region_h &&
             columns.end <= t.region_x + t.region_w,
         "[picture] expected rows ", rows.first, " to ", rows.end, " and columns ", columns.first,
         " to ", columns.end, " of the picture, got a region of ", t.region_h, " x ", t.region_w,

@@ -10,7 +10,8 @@ namespace mixflow::kernels {
 
 constexpr int kMaxChannels = 4;
 
-// The decoder may have given only a region of the picture. Everything is in pixels.
+// The picture is a window of what was decoded (then the region begins at a negative place), or the
+// decoder has given only a region of it. Everything is in pixels.
 struct PictureTask {
   const uint8_t* source = nullptr;  // (region_h, region_w, channels)
   int64_t row_bytes = 0;            // from one row of the source to the next

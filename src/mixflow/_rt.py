@@ -261,6 +261,13 @@ class Core(Protocol):
         error.
         """
 
+    def writable_view(self, array: Array) -> np.ndarray[Any, Any]:
+        """A writable NumPy view of an array's memory, which stays valid when the array is gone.
+
+        Waits for earlier accesses. The engine knows nothing of what is written through it: only
+        for an array that nobody else has yet, until it is handed on.
+        """
+
     def wait_all(self) -> None: ...
     def set_engine(self, kind: str) -> None:
         """'threaded' or 'serial'; waits for all work first."""
@@ -304,11 +311,12 @@ class Core(Protocol):
         other threads meanwhile.
 
         Args:
-            source: (h, w, channels) uint8; a region of the whole picture is enough.
+            source: (h, w, channels) uint8; a region of the whole picture is enough, and it may be
+                larger than the picture (whose top and left then lie at negative places).
             out: (channels, height, width), C-contiguous: float32; uint8 (pixels as they are); or
                 int8 (normalised, rounded, saturated).
-            geometry: region's top and left, whole height and width, resized height and width,
-                top and left of the part in the resized picture, mirror (0 or 1).
+            geometry: top and left of `source` in the picture, whole height and width, resized
+                height and width, top and left of the part in the resized picture, mirror (0 or 1).
             order: source channel of each output channel.
             mean, factor, bias: one number per output channel; 0, 1 and 0 by default.
             mean_image: (channels, height, width) float32 in place of `mean`.

@@ -106,6 +106,12 @@ def borrow_numpy(source: np.ndarray[Any, Any], device: tuple[int, int] | None = 
     return state.wrap(Chunk(data, place, counted=False), 0, source.shape, source.dtype)
 
 
+def writable_view(array: Any) -> np.ndarray[Any, Any]:
+    """See `_rt.Core`."""
+    array.wait_to_write()
+    return array._np  # type: ignore[no-any-return]
+
+
 def shared_empty(name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Any:
     """See `_rt.Core`."""
     dtype = dtypes.from_code(dtype_code)

@@ -60,7 +60,7 @@ def _check(source: Array, out: Array, geometry: Sequence[int]) -> None:
 def _check_region(rows: Array, columns: Array, source: Array, at: Sequence[int]) -> None:
     """`rows` and `columns` of the whole picture that are read must lie in the region."""
     inside = all(
-        start >= 0 and taken.min() >= start and taken.max() < start + size
+        taken.min() >= start and taken.max() < start + size
         for taken, start, size in zip((rows, columns), at, source.shape, strict=False)
     )
     if not inside:

@@ -3,14 +3,24 @@
 from .arrays import MNISTIter, NDArrayIter, read_idx
 from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
+from .image_records import (
+    ImageRecordInt8Iter,
+    ImageRecordIter,
+    ImageRecordUInt8Iter,
+    PictureIter,
+)
 from .wrappers import PrefetchingIter, ResizeIter
 
 __all__ = [
     "DataBatch",
     "DataDesc",
     "DataIter",
+    "ImageRecordInt8Iter",
+    "ImageRecordIter",
+    "ImageRecordUInt8Iter",
     "MNISTIter",
     "NDArrayIter",
+    "PictureIter",
     "PrefetchingIter",
     "RandomShiftIter",
     "ResizeIter",
