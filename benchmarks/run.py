@@ -21,18 +21,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets")
-#: Packages of each rival's environment; `ours` uses the interpreter that runs this file.
+QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "data")
+#: Packages of each rival's environment; `ours` and `ours_*` use the
+#: interpreter that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
-    "torch": ["torch==2.13.0", "numpy"],
+    "torch": ["torch==2.13.0", "numpy", "opencv-python-headless==5.0.0.93"],
 }
 ANSWER_SECONDS = 300
 
 
 def interpreter(rival: str) -> str:
     """Python of a rival's environment, made on first use under .bench/."""
-    if rival == "ours":
+    if rival.startswith("ours"):
         return sys.executable
     folder = ROOT / ".bench" / rival
     python = folder / "bin" / "python"
