@@ -123,7 +123,7 @@ class Pictures:
         normalise: after it; None keeps the pixels (uint8).
         batch_size: samples per batch.
         dtype: of the memory: float32, uint8 or int8.
-        label_width: labels per sample.
+        label_width: labels per sample; 0: none are kept.
         seed: of the draws.
     """
 
@@ -164,6 +164,8 @@ class Pictures:
         buffers.keys[position] = sample.key
 
     def _set_label(self, to: Array, sample: Sample) -> None:
+        if to.size == 0:
+            return
         if sample.label.size != to.size:
             raise ShapeError(
                 f"[image pipeline] expected {to.size} labels, got {sample.label.size}; "
