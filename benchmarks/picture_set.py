@@ -33,7 +33,7 @@ def picture(number):
 
 
 def paths():
-    """Record file, index, and the folder of single files; made by our own process, which is first."""
+    """Record file, index, folder of single files; made by our own process, which is first."""
     folder = FOLDER / str(COUNT)
     record, index = folder / "set.rec", folder / "set.idx"
     if not (folder / ".ready").exists():

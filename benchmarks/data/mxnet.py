@@ -10,8 +10,9 @@ from pathlib import Path
 sys.path[:] = [p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent]
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import mxnet as mx
-import picture_set as pictures
+import mxnet as mx  # noqa: E402
+
+import picture_set as pictures  # noqa: E402
 
 VERSION = f"mxnet {mx.__version__}"
 

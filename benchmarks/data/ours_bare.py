@@ -8,9 +8,9 @@ import time
 
 import cv2
 import numpy as np
-import picture_set as pictures
 from ours import CASE, VERSION
 
+import picture_set as pictures
 from mixflow import recordio
 
 

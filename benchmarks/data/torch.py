@@ -10,11 +10,12 @@ from pathlib import Path
 sys.path[:] = [p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent]
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import cv2
-import numpy as np
-import picture_set as pictures
-import torch
-from torch.utils.data import DataLoader, Dataset
+import cv2  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+import picture_set as pictures  # noqa: E402
 
 VERSION = f"torch {torch.__version__}, opencv {cv2.__version__}"
 MEAN = np.array(pictures.MEAN, np.float32)
