@@ -35,11 +35,12 @@ QUESTIONS = (
     "memory",
     "precision",
     "recordio",
+    "data",
 )
-#: Packages of each rival's environment; `ours` uses the interpreter that runs this file.
+#: Packages of each rival's environment; `ours` and `ours_*` use the interpreter that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
-    "torch": ["torch==2.13.0", "numpy"],
+    "torch": ["torch==2.13.0", "numpy", "opencv-python-headless==5.0.0.93"],
     "tensorflow": ["tensorflow==2.21.0"],
 }
 #: Rivals that are another way to use a package: they share its environment.
@@ -51,7 +52,7 @@ REST_SECONDS = 0.05
 
 def interpreter(rival: str) -> str:
     """Python of a rival's environment, made on first use under .bench/."""
-    if rival == "ours":
+    if rival.startswith("ours"):
         return sys.executable
     name = SHARED.get(rival, rival)
     folder = ROOT / ".bench" / name

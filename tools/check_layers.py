@@ -39,7 +39,7 @@ LAYERS: list[list[str]] = [
     ["lr_scheduler", "initializer", "metric"],
     ["optimizer"],
     ["recordio"],
-    ["io", "image"],
+    ["io", "image", "pipeline"],
     ["im2rec"],
     ["kvstore"],
     ["visualization", "checkpoint", "monitor", "profiler", "callback"],

@@ -108,6 +108,16 @@ nb::object borrow_numpy(nb::handle source, nb::object device) {
   return wrap(std::move(array));
 }
 
+// A writable view of an array's memory. The memory outlives the array when the view does.
+nb::object writable_view(nb::handle object) {
+  const Entered scope;
+  plan::Array array = to_array(object, "writable_view").array;
+  wait_to_write(array);
+  array.chunk->pin_plain();
+  const plan::HostBuffer buffer{array.data(), &array.desc, array.chunk->block()};
+  return numpy_view(buffer, true);
+}
+
 }  // namespace
 
 void bind_exchange(nb::module_& m, nb::class_<PyArray>& cls) {
@@ -115,6 +125,7 @@ void bind_exchange(nb::module_& m, nb::class_<PyArray>& cls) {
     return nb::make_tuple(1, 0);
   });
   m.def("from_dlpack", from_dlpack, nb::arg("capsule"));
+  m.def("writable_view", writable_view, nb::arg("array"));
   m.def("borrow_numpy", borrow_numpy, nb::arg("source"), nb::arg("device") = nb::none());
 }
 

@@ -15,5 +15,6 @@ NB_MODULE(_core, m) {
   bind_engine(m);
   bind_storage(m);
   bind_random(m);
+  bind_picture(m);
   bind_exit(m);
 }

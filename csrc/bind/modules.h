@@ -17,6 +17,7 @@ void bind_number(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_storage(nb::module_& m);
 void bind_random(nb::module_& m);
+void bind_picture(nb::module_& m);  // decoded pictures into batches
 void bind_exit(nb::module_& m);
 
 // The number protocol of core.Array (number.cpp), for its type slots.

@@ -282,6 +282,13 @@ class Core(Protocol):
         error.
         """
 
+    def writable_view(self, array: Array) -> np.ndarray[Any, Any]:
+        """A writable NumPy view of an array's memory, which stays valid when the array is gone.
+
+        Waits for earlier accesses. The engine knows nothing of what is written through it: only
+        for an array that nobody else has yet, until it is handed on.
+        """
+
     def wait_all(self) -> None: ...
     def set_engine(self, kind: str) -> None:
         """'threaded' or 'serial'; waits for all work first."""
@@ -311,6 +318,39 @@ class Core(Protocol):
     def reset_peak(self) -> None: ...
     def set_memory_limit(self, nbytes: int) -> None: ...
     def empty_pool(self) -> None: ...
+
+    # -- pictures
+    def picture(
+        self,
+        source: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+        geometry: Sequence[int],
+        order: Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        factor: Sequence[float] | None = None,
+        bias: Sequence[float] | None = None,
+        mean_image: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """One decoded picture into one sample of a batch, on this thread and without the GIL.
+
+        Bilinear resizing with the weights and the rounding of OpenCV's, crop, mirror, then
+        `(pixel - mean) * factor + bias` per channel. The batch's other samples may be written by
+        other threads meanwhile.
+
+        Args:
+            source: (h, w, channels) uint8; a region of the whole picture is enough, and it may be
+                larger than the picture (whose top and left then lie at negative places).
+            out: (channels, height, width), C-contiguous: float32; uint8 (pixels as they are); or
+                int8 (normalised, rounded, saturated).
+            geometry: top and left of `source` in the picture, whole height and width, resized
+                height and width, top and left of the part in the resized picture, mirror (0 or 1).
+            order: source channel of each output channel.
+            mean, factor, bias: one number per output channel; 0, 1 and 0 by default.
+            mean_image: (channels, height, width) float32 in place of `mean`.
+
+        Raises:
+            MXNetError: sizes that do not fit, or a region without a pixel that is needed.
+        """
 
     # -- random
     def seed(self, value: int, device: tuple[int, int] | None = None) -> None: ...

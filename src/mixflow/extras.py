@@ -14,6 +14,7 @@ _EXTRAS = {
     "zmq": "dist",
     "cupy": "cuda",
     "cv2": "images",
+    "fsspec": "remote",
 }
 
 

@@ -19,12 +19,13 @@ from ..errors import MXNetError
 from ..ir.types import Desc
 from . import pure_state as state
 from .pure_array import Array
+from .pure_picture import picture
 from .pure_plan import Arena, Bound, Plan
 from .pure_state import Chunk, TaskError
 
 name = "pure"
 
-__all__ = ["Arena", "Array", "Bound", "Plan", "Tag", "name"]
+__all__ = ["Arena", "Array", "Bound", "Plan", "Tag", "name", "picture"]
 
 
 class Tag:
@@ -103,6 +104,12 @@ def borrow_numpy(source: np.ndarray[Any, Any], device: tuple[int, int] | None = 
     data = source.reshape(-1).view(np.uint8)
     place = (1, 0) if device is None else (device[0], device[1])
     return state.wrap(Chunk(data, place, counted=False), 0, source.shape, source.dtype)
+
+
+def writable_view(array: Any) -> np.ndarray[Any, Any]:
+    """See `_rt.Core`."""
+    array.wait_to_write()
+    return array._np  # type: ignore[no-any-return]
 
 
 def shared_empty(name: str, shape: Sequence[int], dtype_code: int, create: bool) -> Any:

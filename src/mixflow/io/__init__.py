@@ -6,6 +6,12 @@ from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
 from .files import CSVIter, LibSVMIter
 from .mnist import MNISTIter, mersenne_order, read_idx
+from .image_records import (
+    ImageRecordInt8Iter,
+    ImageRecordIter,
+    ImageRecordUInt8Iter,
+    PictureIter,
+)
 from .wrappers import PrefetchingIter, ResizeIter
 
 __all__ = [
@@ -14,9 +20,13 @@ __all__ = [
     "DataBatch",
     "DataDesc",
     "DataIter",
+    "ImageRecordInt8Iter",
+    "ImageRecordIter",
+    "ImageRecordUInt8Iter",
     "LibSVMIter",
     "MNISTIter",
     "NDArrayIter",
+    "PictureIter",
     "PrefetchingIter",
     "RandomShiftIter",
     "ResizeIter",
