@@ -207,7 +207,7 @@ class Client:
             return
         self._answer(request, message, now)
         if request.over:
-            del self._requests[message.number]
+            self._requests.pop(message.number, None)
         if not request.wanted:
             request.ticket.open.discard(message.number)
 
