@@ -28,6 +28,7 @@ from .messages import (
     Join,
     Leave,
     Message,
+    Placed,
     Pull,
     Push,
     Received,
@@ -45,6 +46,7 @@ class Ticket:
     open: set[int] = field(default_factory=set)
     values: dict[str, Array] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     error: str = ""
     missing: tuple[int, ...] = ()
 
@@ -273,6 +275,9 @@ class Client:
             # Known to be there: repeat rarely, in case the server is lost without a word.
             request.received = True
             request.repeat_at = now + 4 * self.repeat
+        elif isinstance(message, Placed):
+            request.ticket.entries.update(message.entries)
+            request.wanted.clear()
         elif isinstance(message, Report):
             request.ticket.reports[message.sender] = message
             request.wanted.clear()

@@ -26,6 +26,21 @@ class Message:
 
 
 @dataclass(slots=True)
+class Place(Message):
+    """Asks the first server where keys live: by key, elements, dtype and bytes per element.
+    Answered by `Placed`."""
+
+    keys: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Placed(Message):
+    """Entries of the directory by key, as `sharding.Entry.to_json` writes them."""
+
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Init(Message):
     """Sets the first value of slices; the first `Init` of a slice counts, later ones change
     nothing. Answered by `Done`."""

@@ -31,6 +31,8 @@ from .messages import (
     Join,
     Leave,
     Message,
+    Place,
+    Placed,
     Pull,
     Push,
     Received,
@@ -39,6 +41,7 @@ from .messages import (
     Values,
 )
 from .policy import Member, Part, Policy, Progress, Verdict
+from .sharding import Directory
 
 Outgoing = list[tuple[str, Message]]
 
@@ -66,6 +69,9 @@ class Applier(Protocol):
 class Ledger(Protocol):
     """Keeps a shard's committed state; `Memory` forgets it with the process."""
 
+    #: Whether anything is kept: else a shard need not collect the states of its optimizer.
+    durable: bool
+
     def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
         """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
 
@@ -86,19 +92,19 @@ class Memory:
     """
 
     def __init__(self, keep: bool = False) -> None:
-        self._keep = keep
+        self.durable = keep
         self._slices: dict[str, tuple[Array, dict[str, Array], dict[str, Any]]] = {}
         self._roster: dict[str, Any] | None = None
 
     def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
         """Copies the slice's state."""
-        if self._keep:
+        if self.durable:
             copied = {name: state.copy() for name, state in states.items()}
             self._slices[key] = (value.copy(), copied, progress.to_json())
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Keeps the roster."""
-        if self._keep:
+        if self.durable:
             self._roster = copy.deepcopy(roster)
 
     def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
@@ -178,6 +184,7 @@ class Shard:
         applier: Applier,
         *,
         workers: int = 0,
+        directory: Directory | None = None,
         ledger: Ledger | None = None,
         deadline: float = 60.0,
         give_up: bool = False,
@@ -198,9 +205,11 @@ class Shard:
         self._epochs: dict[int, int] = {}
         self._configured: dict[str, int] = {}
         self._settings: list[tuple[str, dict[str, Any]]] = []
+        self.directory = directory
         self._decode = decode
         self._out: Outgoing = []
         self._handlers: dict[type[Message], Callable[[Any, float], None]] = {
+            Place: self._place,
             Init: self._init,
             Push: self._push,
             Pull: self._pull,
@@ -220,12 +229,15 @@ class Shard:
             self._configured = dict(roster["configured"])
             for setting, value in roster["settings"]:
                 self._set(setting, value)
+            if self.directory is not None:
+                self.directory.restore(roster["directory"])
         for key, value, states, progress in self.ledger.slices():
             self.slots[key] = Slot(value, progress)
             self.applier.restore(key, states)
 
     def _commit(self, key: str, slot: Slot) -> None:
-        self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
+        if self.ledger.durable:
+            self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
 
     def _commit_roster(self) -> None:
         members = [(w, (m.first, m.until)) for w, m in sorted(self.members.items())]
@@ -235,6 +247,7 @@ class Shard:
                 "epochs": sorted(self._epochs.items()),
                 "configured": sorted(self._configured.items()),
                 "settings": self._settings,
+                "directory": self.directory.to_json() if self.directory else None,
             }
         )
 
@@ -300,6 +313,18 @@ class Shard:
                 f"[kvstore server {self.name}] expected key '{key}' to be initialised, got none"
             )
         return self.slots[key]
+
+    def _place(self, message: Place, now: float) -> None:
+        if self.directory is None:
+            raise MixflowError(
+                f"[kvstore server {self.name}] expected 'Place' at the first server only, got one"
+            )
+        known = len(self.directory.entries)
+        entries = self.directory.place(message.keys)
+        if len(self.directory.entries) > known:
+            self._commit_roster()
+        found = {key: entry.to_json() for key, entry in entries.items()}
+        self._send(message.sender, Placed(self.name, message.number, found))
 
     def _init(self, message: Init, now: float) -> None:
         for key, value in message.values.items():
