@@ -45,9 +45,7 @@ EXPECTED = {
 SLOW = ("stuck_callback",)  #: waits for the deadline of the exit, 10 s
 #: Scenarios that can run in a forked child.
 FORKED = [
-    name
-    for name in EXPECTED
-    if name not in ("pool_spawn", "interrupt_wait_unhandled", *SLOW)
+    name for name in EXPECTED if name not in ("pool_spawn", "interrupt_wait_unhandled", *SLOW)
 ]
 
 
