@@ -22,12 +22,14 @@ from .messages import (
     Array,
     Configure,
     Done,
+    Enter,
     Failed,
     Gradient,
     Init,
     Join,
     Leave,
     Message,
+    Place,
     Placed,
     Pull,
     Push,
@@ -37,6 +39,15 @@ from .messages import (
     Values,
 )
 from .policy import Part, Policy
+
+#: Bytes per second of a link that is slow but works.
+SLOW_LINK = 10e6
+
+
+def _bytes(message: Message) -> int:
+    if isinstance(message, Push):
+        return sum(g.values.nbytes for g in message.gradients.values())
+    return sum(v.nbytes for v in message.values.values()) if isinstance(message, Init) else 0
 
 
 @dataclass(slots=True)
@@ -77,6 +88,7 @@ class Request:
     wanted: set[str] = field(default_factory=set)
     unapplied: set[str] = field(default_factory=set)
     received: bool = False
+    tries: int = 0
 
     @property
     def over(self) -> bool:
@@ -194,10 +206,17 @@ class Client:
         """Takes part from step `first` on."""
         return self.tell(servers, lambda me, n: Join(me, n, self.worker, first, epoch), now)
 
-    def leave(self, servers: Iterable[str], until: int, epoch: int, now: float) -> Ticket:
-        """Ends cleanly after `until` steps."""
-        until = self.policy.end(until)
-        return self.tell(servers, lambda me, n: Leave(me, n, self.worker, until, epoch), now)
+    def leave(self, servers: Iterable[str], epoch: int, now: float) -> Ticket:
+        """Ends. Only once nothing is `pending`: a restarted server could not ask again."""
+        return self.tell(servers, lambda me, n: Leave(me, n, self.worker, epoch), now)
+
+    def enter(self, server: str, count: int, now: float) -> Ticket:
+        """Waits at barrier number `count` for all live workers."""
+        return self.tell([server], lambda me, n: Enter(me, n, self.worker, count), now)
+
+    def place(self, server: str, keys: Mapping[str, tuple[int, str, int]], now: float) -> Ticket:
+        """Asks where keys live: by key, elements, dtype, bytes per element."""
+        return self.tell([server], lambda me, n: Place(me, n, dict(keys)), now)
 
     def handle(self, message: Message, now: float) -> None:
         """Takes an answer. One that belongs to no open request (a copy) is dropped."""
@@ -252,7 +271,10 @@ class Client:
         self._send(request, now)
 
     def _send(self, request: Request, now: float) -> None:
-        request.repeat_at = now + self.repeat
+        # Longer each time, and longer for what takes long to send: a slow link is no lost message.
+        wait = self.repeat * min(2**request.tries, 16) + _bytes(request.message) / SLOW_LINK
+        request.repeat_at = now + wait
+        request.tries += 1
         self._outgoing.append((request.server, request.message))
 
     def _see(self, server: str, incarnation: int, now: float) -> None:
@@ -263,6 +285,7 @@ class Client:
                 if request.server == server:
                     request.received = False
                     request.began = now
+                    request.tries = 0
                     self._send(request, now)
         self._incarnations[server] = max(incarnation, known or 0)
 
@@ -274,7 +297,7 @@ class Client:
         elif isinstance(message, Received):
             # Known to be there: repeat rarely, in case the server is lost without a word.
             request.received = True
-            request.repeat_at = now + 4 * self.repeat
+            request.repeat_at = max(request.repeat_at, now + 4 * self.repeat)
         elif isinstance(message, Placed):
             request.ticket.entries.update(message.entries)
             request.wanted.clear()

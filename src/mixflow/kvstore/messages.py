@@ -69,7 +69,8 @@ class Push(Message):
 
 @dataclass(slots=True)
 class Pull(Message):
-    """Asks for slices at the worker's clocks. Answered by one or more `Values`."""
+    """Asks for slices at the worker's clocks. Answered by one or more `Values`; a slice that is
+    not initialised yet is waited for."""
 
     worker: int = 0
     clocks: dict[str, int] = field(default_factory=dict)
@@ -88,12 +89,19 @@ class Join(Message):
 
 @dataclass(slots=True)
 class Leave(Message):
-    """A worker ends. `until` is its number of steps (a clean end); None says that it was lost:
-    nothing more is expected of it. Answered by `Done`."""
+    """Nothing more is expected of a worker: it was lost, or all that it pushed is applied and it
+    ends. Answered by `Done`."""
 
     worker: int = 0
-    until: int | None = None
     epoch: int = 0
+
+
+@dataclass(slots=True)
+class Enter(Message):
+    """A worker is at its barrier number `count`. Answered by `Done` when all live workers are."""
+
+    worker: int = 0
+    count: int = 0
 
 
 @dataclass(slots=True)

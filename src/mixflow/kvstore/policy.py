@@ -32,14 +32,13 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Member:
-    """Steps that are expected of a worker: ``first <= step < until`` (None: no end yet)."""
+    """A live worker: every step from `first` on is expected of it."""
 
     first: int = 0
-    until: int | None = None
 
     def expects(self, step: int) -> bool:
         """Whether the worker takes part in this step."""
-        return self.first <= step and (self.until is None or step < self.until)
+        return self.first <= step
 
 
 Members = Mapping[int, Member]
@@ -149,10 +148,6 @@ class Policy:
         """Step of a worker's next push: `last` is its latest one (-1: none), `version` what it
         read."""
         return last + 1
-
-    def end(self, step: int) -> int:
-        """`until` of a worker that ends cleanly before `step`."""
-        return step
 
     def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
         """Whether a worker that has pushed `clock` steps may read now."""
@@ -303,10 +298,6 @@ class Backup(Policy):
     def next_step(self, last: int, version: int) -> int:
         """The version that was read, if that is ahead."""
         return max(last + 1, version)
-
-    def end(self, step: int) -> int:
-        """Nothing more is expected: slices may be at different versions."""
-        return 0
 
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ from .messages import (
     Ask,
     Configure,
     Done,
+    Enter,
     Failed,
     Gradient,
     Init,
@@ -167,6 +169,12 @@ class Slot:
     readers: list[Reader] = field(default_factory=list)
 
 
+def _add(readers: list[Reader], reader: Reader) -> None:
+    """Adds a reader. A copy of its request changes nothing, its waiting time included."""
+    if all((r.sender, r.number) != (reader.sender, reader.number) for r in readers):
+        readers.append(reader)
+
+
 def _plain(gradient: Gradient, size: int) -> Array:
     """The values of a gradient that has no code."""
     if gradient.code:
@@ -205,6 +213,9 @@ class Shard:
         self._epochs: dict[int, int] = {}
         self._configured: dict[str, int] = {}
         self._settings: list[tuple[str, dict[str, Any]]] = []
+        self._barriers: dict[int, int] = {}
+        self._entered: list[Reader] = []
+        self._early: dict[str, list[Reader]] = {}
         self.directory = directory
         self._decode = decode
         self._out: Outgoing = []
@@ -215,6 +226,7 @@ class Shard:
             Pull: self._pull,
             Join: self._join,
             Leave: self._leave,
+            Enter: self._enter,
             Configure: self._configure,
             Ask: self._ask,
         }
@@ -224,7 +236,7 @@ class Shard:
         """Goes on from what an earlier process of this shard has committed, if it did."""
         roster = self.ledger.roster()
         if roster is not None:
-            self.members = {int(w): Member(*spans) for w, spans in roster["members"]}
+            self.members = {int(w): Member(int(first)) for w, first in roster["members"]}
             self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
             self._configured = dict(roster["configured"])
             for setting, value in roster["settings"]:
@@ -240,7 +252,7 @@ class Shard:
             self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
 
     def _commit_roster(self) -> None:
-        members = [(w, (m.first, m.until)) for w, m in sorted(self.members.items())]
+        members = [(w, m.first) for w, m in sorted(self.members.items())]
         self.ledger.commit_roster(
             {
                 "members": members,
@@ -269,18 +281,18 @@ class Shard:
         return self._out
 
     def tick(self, now: float) -> Outgoing:
-        """Ends reads that have waited past the deadline: with an error that names the missing
-        workers, or by going on without them (`give_up`)."""
+        """Ends waits that have passed the deadline: with an error that names the missing workers,
+        or by going on without them (`give_up`)."""
         self._out = []
         lost: set[int] = set()
-        for key, slot in self.slots.items():
-            for reader in [r for r in slot.readers if now - r.since > self.deadline]:
-                missing = self._missing(slot, reader)
+        for what, waiting, missing_of in self._waits():
+            for reader in [r for r in waiting if now - r.since > self.deadline]:
+                missing = missing_of(reader)
                 if self.give_up and missing - {reader.worker}:
                     lost |= missing - {reader.worker}
                 else:
-                    slot.readers.remove(reader)
-                    self._send(reader.sender, self._timed_out(key, reader, missing))
+                    waiting.remove(reader)
+                    self._send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
             self._drop(lost)
             self._settle(self.slots, now)
@@ -288,16 +300,24 @@ class Shard:
 
     def next_deadline(self) -> float | None:
         """Time at which `tick` has something to do, or None."""
-        since = [r.since for slot in self.slots.values() for r in slot.readers]
+        since = [reader.since for _, waiting, _ in self._waits() for reader in waiting]
         return min(since) + self.deadline if since else None
 
-    def _timed_out(self, key: str, reader: Reader, missing: frozenset[int]) -> Failed:
+    def _waits(self) -> Iterable[tuple[str, list[Reader], Callable[[Reader], frozenset[int]]]]:
+        """Everything that is waited for: in words, by whom, and whom each waits for."""
+        for key, slot in self.slots.items():
+            yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
+        for key, readers in self._early.items():
+            yield f"'{key}' to be initialised", readers, lambda reader: frozenset({0})
+        yield "all workers at a barrier", self._entered, self._absent
+
+    def _timed_out(self, what: str, reader: Reader, missing: frozenset[int]) -> Failed:
         names = ", ".join(map(str, sorted(missing)))
         return Failed(
             self.name,
             reader.number,
-            f"[kvstore server {self.name}] expected all pushes of '{key}' for a read at clock "
-            f"{reader.clock} within {self.deadline:g} s, got none from worker {names}",
+            f"[kvstore server {self.name}] expected {what} (worker {reader.worker} is at clock "
+            f"{reader.clock}) within {self.deadline:g} s, got nothing from worker {names}",
             tuple(sorted(missing)),
         )
 
@@ -330,6 +350,7 @@ class Shard:
         for key, value in message.values.items():
             if key not in self.slots:
                 slot = Slot(np.array(value, copy=True).reshape(-1))
+                slot.readers = self._early.pop(key, [])
                 self.slots[key] = slot
                 self._commit(key, slot)
             elif self.slots[key].value.size != value.size:
@@ -338,6 +359,7 @@ class Shard:
                     f"for key '{key}', got {value.size}: workers disagree on its shape"
                 )
         self._send(message.sender, Done(self.name, message.number))
+        self._settle(message.values, now)
 
     def _push(self, message: Push, now: float) -> None:
         arrays = {key: self._checked(key, g) for key, g in message.gradients.items()}
@@ -433,22 +455,15 @@ class Shard:
             if key in refused:
                 continue
             worker, step = gradient.parts[-1]
-            self._wait(key, Reader(message.sender, message.number, worker, step + 1, now))
-
-    def _wait(self, key: str, reader: Reader) -> None:
-        """Adds a reader. A copy of its request changes nothing, its waiting time included."""
-        slot = self._slot(key)
-        same = (reader.sender, reader.number)
-        if all((r.sender, r.number) != same for r in slot.readers):
-            slot.readers.append(reader)
+            reader = Reader(message.sender, message.number, worker, step + 1, now)
+            _add(self.slots[key].readers, reader)
 
     def _pull(self, message: Pull, now: float) -> None:
-        for key in message.clocks:
-            self._slot(key)
         for key, clock in message.clocks.items():
             reader = Reader(message.sender, message.number, message.worker, clock, now)
-            self._wait(key, reader)
-        self._settle(message.clocks, now)
+            slot = self.slots.get(key)
+            _add(slot.readers if slot else self._early.setdefault(key, []), reader)
+        self._settle(filter(self.slots.__contains__, message.clocks), now)
 
     def _join(self, message: Join, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
@@ -460,14 +475,25 @@ class Shard:
 
     def _leave(self, message: Leave, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
-            member = self.members.get(message.worker)
-            if member is not None and message.until is not None:
-                member.until = message.until
-            else:
-                self.members.pop(message.worker, None)
-            self._commit_roster()
+            self._drop([message.worker])
         self._send(message.sender, Done(self.name, message.number))
         self._settle(self.slots, now)
+
+    def _enter(self, message: Enter, now: float) -> None:
+        before = self._barriers.get(message.worker, 0)
+        self._barriers[message.worker] = max(before, message.count)
+        reader = Reader(message.sender, message.number, message.worker, message.count, now)
+        _add(self._entered, reader)
+        self._open_barrier()
+
+    def _open_barrier(self) -> None:
+        """Lets go of those whose barrier all live workers have reached."""
+        for reader in [r for r in self._entered if not self._absent(r)]:
+            self._entered.remove(reader)
+            self._send(reader.sender, Done(self.name, reader.number))
+
+    def _absent(self, reader: Reader) -> frozenset[int]:
+        return frozenset(w for w in self.members if self._barriers.get(w, 0) < reader.clock)
 
     def _is_news(self, worker: int, epoch: int) -> bool:
         """Whether a change of membership is later than the last one: a copy of an old message
@@ -481,6 +507,7 @@ class Shard:
         for worker in workers:
             self.members.pop(worker, None)
         self._commit_roster()
+        self._open_barrier()
 
     def _configure(self, message: Configure, now: float) -> None:
         if message.number > self._configured.get(message.sender, -1):

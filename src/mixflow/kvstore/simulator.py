@@ -237,6 +237,7 @@ class SimulatedWorker:
         # Numbers of an earlier life must not be taken for this one's.
         self.client._number = self.life * 1_000_000
         self.waiting: tuple[Ticket, Callable[[Ticket], None]] | None = None
+        self.leaving = False
 
     def start(self) -> None:
         """Initialises, joins, reads, and goes on with the first step."""
@@ -281,9 +282,11 @@ class SimulatedWorker:
         self._await(self.client.push(gradients, self.world.now, pull=True), self._compute)
 
     def _leave(self) -> None:
-        left = self.client.leave(
-            self.cluster.server_names, self.step, 2 * self.life + 1, self.world.now
-        )
+        """Leaves once everything is confirmed."""
+        if self.client.pending:
+            self.leaving = True
+            return
+        left = self.client.leave(self.cluster.server_names, 2 * self.life + 1, self.world.now)
         self._await(left, self._finish)
 
     def _finish(self, ticket: Ticket) -> None:
@@ -301,6 +304,9 @@ class SimulatedWorker:
         for to, message in self.client.take_outgoing():
             self.world.send(self.name, to, message)
         self._arm()
+        if self.leaving and not self.client.pending:
+            self.leaving = False
+            self._leave()
         if self.waiting and self.waiting[0].done:
             ticket, then = self.waiting
             self.waiting = None
@@ -335,7 +341,7 @@ class SimulatedWorker:
 
     def _report_lost(self) -> None:
         for server in self.cluster.servers.values():
-            lost = Leave(self.name, -self.life, self.worker, None, 2 * self.life)
+            lost = Leave(self.name, -self.life, self.worker, 2 * self.life)
             server._handle(lost)
 
     def _restart(self) -> None:

@@ -136,4 +136,4 @@ def test_past_the_deadline_the_error_names_the_missing_worker():
         # The server's own deadline comes first, so that the text can name the worker.
         server.shard.deadline = 10.0
     trace = cluster.run((Crash("worker1", 1.5),))
-    assert "got none from worker 1" in trace.errors[0]
+    assert "got nothing from worker 1" in trace.errors[0]

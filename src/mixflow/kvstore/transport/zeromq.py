@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import MixflowError
+from ...errors import FormatError, MixflowError
 from ...extras import load
 from .. import wire
 from ..client import Client, Ticket
@@ -86,7 +86,7 @@ class Server:
                 frames = [frame.buffer for frame in found[1:]]
                 self.received_bytes += sum(len(f) for f in frames)
                 # What can't be read can't be answered: whoever sent it will time out.
-                with contextlib.suppress(wire.FormatError):
+                with contextlib.suppress(FormatError):
                     message = wire.decode(frames)
                     now = time.monotonic()
                     self._send_all(self.shard.handle(message, now), now)
@@ -233,7 +233,7 @@ class Link:
                 self._send_all()
                 self._finish_calls()
         finally:
-            for call, _ in self._queue + self._waiting:  # type: ignore[operator]
+            for call, _ in self._queue + self._waiting:
                 call.finish(
                     Ticket(
                         error=f"[kvstore] expected an open store, got it closed in '{call.what}'"
@@ -264,7 +264,7 @@ class Link:
                 found = socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
                 frames = [frame.buffer for frame in found]
                 self.received_bytes += sum(len(f) for f in frames)
-                with contextlib.suppress(wire.FormatError):
+                with contextlib.suppress(FormatError):
                     message = wire.decode(frames)
                     if isinstance(message, Received):
                         self._flying.get(server, {}).pop(message.number, None)
