@@ -154,12 +154,23 @@ class Client:
 
         Without it the ticket is done at once: confirmation is awaited by `settled`.
         """
-        ready = {}
-        for key, values in gradients.items():
+        coded = {key: Gradient((), values) for key, values in gradients.items()}
+        return self.push_coded(coded, now, pull=pull, priority=priority)
+
+    def push_coded(
+        self,
+        gradients: Mapping[str, Gradient],
+        now: float,
+        *,
+        pull: bool = False,
+        priority: int = 0,
+    ) -> Ticket:
+        """`push` of values that may be coded; their parts are set here."""
+        for key, gradient in gradients.items():
             step = self.policy.next_step(self.last.get(key, -1), self.versions.get(key, 0))
             self.last[key] = step
-            ready[key] = Gradient((Part(self.worker, step),), values)
-        return self.push_parts(ready, now, pull=pull, priority=priority)
+            gradient.parts = (Part(self.worker, step),)
+        return self.push_parts(gradients, now, pull=pull, priority=priority)
 
     def push_parts(
         self,

@@ -212,6 +212,21 @@ class Link:
 
         self.call(f"move {server}", change)
 
+    def settle(self, deadline: float) -> None:
+        """Waits until every request, unconfirmed pushes included, is over.
+
+        Raises:
+            MixflowError: some are not within `deadline` seconds.
+        """
+        end = time.monotonic() + deadline
+        while self._queue or self.client.pending:
+            if time.monotonic() > end:
+                raise MixflowError(
+                    f"[kvstore] expected all pushes to be confirmed within {deadline:g} s, got "
+                    f"{self.client.pending} that are not"
+                )
+            time.sleep(1e-3)
+
     def close(self, deadline: float = 5.0) -> None:
         """Ends the thread; calls that have not ended fail. Safe to call twice."""
         with self._lock:
