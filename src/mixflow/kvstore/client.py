@@ -20,6 +20,7 @@ from ..errors import MixflowError
 from .messages import (
     Applied,
     Array,
+    Ask,
     Configure,
     Done,
     Enter,
@@ -111,6 +112,7 @@ class Client:
         *,
         repeat: float = 1.0,
         deadline: float = 120.0,
+        first_number: int = 0,
     ) -> None:
         self.name = name
         self.worker = worker
@@ -119,8 +121,9 @@ class Client:
         self.deadline = deadline
         self.last: dict[str, int] = {}
         self.versions: dict[str, int] = {}
+        self._first = 0
         self._where = where
-        self._number = 0
+        self._number = first_number
         self._requests: dict[int, Request] = {}
         self._incarnations: dict[str, int] = {}
         self._outgoing: list[tuple[str, Message]] = []
@@ -167,7 +170,9 @@ class Client:
     ) -> Ticket:
         """`push` of values that may be coded; their parts are set here."""
         for key, gradient in gradients.items():
-            step = self.policy.next_step(self.last.get(key, -1), self.versions.get(key, 0))
+            step = self.policy.next_step(
+                self.last.get(key, self._first - 1), self.versions.get(key, 0)
+            )
             self.last[key] = step
             gradient.parts = (Part(self.worker, step),)
         return self.push_parts(gradients, now, pull=pull, priority=priority)
@@ -193,7 +198,7 @@ class Client:
         """Asks for slices at this worker's clocks."""
         ticket = Ticket()
         for server, keys in self._by_server(slices).items():
-            clocks = {key: self.last.get(key, -1) + 1 for key in keys}
+            clocks = {key: self.last.get(key, self._first - 1) + 1 for key in keys}
             message = Pull(self.name, self._next(), self.worker, clocks, priority)
             self._start(server, message, ticket, now, wanted=set(keys))
         return ticket
@@ -224,6 +229,10 @@ class Client:
     def enter(self, server: str, count: int, now: float) -> Ticket:
         """Waits at barrier number `count` for all live workers."""
         return self.tell([server], lambda me, n: Enter(me, n, self.worker, count), now)
+
+    def ask(self, servers: Iterable[str], now: float) -> Ticket:
+        """Asks every server for its `Report`."""
+        return self.tell(servers, Ask, now)
 
     def place(self, server: str, keys: Mapping[str, tuple[int, str, int]], now: float) -> Ticket:
         """Asks where keys live: by key, elements, dtype, bytes per element."""
@@ -347,6 +356,23 @@ class Client:
         request.ticket.error = text
         request.ticket.missing = missing
 
+    def newcomer(self, reports: Mapping[str, Report], *, rounds: bool) -> int:
+        """Sets the step of a worker that joins a job under way, and returns it: one that no slice
+        has come to yet, so that nobody has to wait for what can't come."""
+        first = 0
+        for report in reports.values():
+            for state in report.slices.values():
+                clocks = [int(c) for _, c in state["clocks"]]
+                first = max(
+                    [first, int(state["version"]) + 1 if rounds else max(clocks, default=0)]
+                )
+        self._first = first
+        return first
+
+    def silent(self, now: float, seconds: float) -> bool:
+        """Whether some request has been without any answer for so long."""
+        return any(not r.received and now - r.began > seconds for r in self._requests.values())
+
     def resume(self, reports: Mapping[str, Report], *, rounds: bool) -> int:
         """Sets this worker's step from what the servers have of it, and returns it.
 
@@ -360,5 +386,5 @@ class Client:
                 clocks = {int(w): int(c) for w, c in state["clocks"]}
                 steps[key] = self.versions[key] if rounds else clocks.get(self.worker, 0)
         first = min(steps.values(), default=0)
-        self.last = dict.fromkeys(steps, first - 1)
+        self._first = first
         return first

@@ -8,7 +8,10 @@ ends when its values have come, and holds no worker while it waits.
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,9 +27,13 @@ from .client import Client, Ticket
 from .compression import Compression
 from .local import LocalKVStore
 from .messages import Array, Gradient
-from .options import StoreOptions
+from .options import NAMES, StoreOptions
+from .rendezvous import Enquirer
 from .sharding import Entry
 from .transport.zeromq import Call, Link
+
+#: Seconds that a job's servers may take to start.
+START_SECONDS = 60.0
 
 
 class Key:
@@ -56,6 +63,8 @@ class DistKVStore(KVStoreBase):
         rank, num_workers: this worker's number, and how many there are.
         addresses: where each server is, by name; the first is the directory.
         options: policy, deadlines, faults.
+        life: how often this worker was started before in this job.
+        find: asks where the servers are now; called when one has been silent for long.
     """
 
     def __init__(
@@ -65,7 +74,8 @@ class DistKVStore(KVStoreBase):
         num_workers: int,
         addresses: Mapping[str, str],
         options: StoreOptions | None = None,
-        epoch: int = 0,
+        life: int = 0,
+        find: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -76,7 +86,7 @@ class DistKVStore(KVStoreBase):
         self._optimizer: Optimizer | None = None
         self._sent_rate: float | None = None
         self._barriers = itertools.count(1)
-        self._epoch = itertools.count(epoch)
+        self._epoch = itertools.count(2 * life)
         client = Client(
             f"worker{rank}",
             rank,
@@ -84,9 +94,26 @@ class DistKVStore(KVStoreBase):
             self.options.policy,
             repeat=self.options.repeat,
             deadline=2 * self.options.deadline,
+            # Numbers of an earlier life must not be taken for this one's.
+            first_number=life << 32,
         )
-        self._link = Link(client, addresses, self.options.faults)
+        self._link = Link(client, addresses, self.options.faults, find)
         self._closed = False
+        self.first_step = self._take_part(client, life)
+
+    def _take_part(self, client: Client, life: int) -> int:
+        """Joins; a restarted worker goes on with the step that the servers lack."""
+        if life == 0 and self._rank < self._num_workers:
+            return 0  # expected from the start
+        rounds = self.options.policy.rounds
+        reports = self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
+        if life:
+            first = client.resume(reports, rounds=rounds)
+        else:
+            first = client.newcomer(reports, rounds=rounds)
+        epoch = next(self._epoch)
+        self._wait("join", lambda c, now: c.join(self._servers, first, epoch, now))
+        return first
 
     # -- what it is
 
@@ -355,6 +382,37 @@ class DistKVStore(KVStoreBase):
     def _wait(self, what: str, make: Callable[[Client, float], Ticket]) -> Ticket:
         return self._link.call(what, make).wait(3 * self.options.deadline)
 
+    @classmethod
+    def from_environment(cls, name: str) -> DistKVStore:
+        """The store of the worker that a launcher has started.
+
+        Raises:
+            MixflowError: not inside a job, or its servers do not start within the deadline.
+        """
+        try:
+            host, port = os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"]
+            rank, token = int(os.environ["DMLC_WORKER_ID"]), os.environ["MIXFLOW_JOB_TOKEN"]
+        except (KeyError, ValueError) as error:
+            raise MixflowError(
+                f"[kvstore] expected '{name}' inside a job, got no {error}; start the program with "
+                "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
+            ) from None
+        enquirer = Enquirer(f"tcp://{host}:{port}", token, f"worker{rank}")
+        nonce = uuid.uuid4().hex
+        found = enquirer.wait_for_servers("hello", START_SECONDS, rank=rank, nonce=nonce)
+        options = StoreOptions.from_json(found["options"])
+        made = cls(
+            name,
+            rank,
+            int(found["num_workers"]),
+            found["servers"],
+            options,
+            int(found["life"]),
+            lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
+        )
+        atexit.register(made.close)
+        return made
+
     def close(self) -> None:
         """Waits until every push is confirmed, and leaves the job. Safe to call twice."""
         if self._closed:
@@ -372,3 +430,7 @@ class DistKVStore(KVStoreBase):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+for _name in NAMES:
+    KVStoreBase.kv_registry[_name] = DistKVStore.from_environment

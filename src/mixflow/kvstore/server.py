@@ -240,7 +240,7 @@ class Shard:
             self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
             self._configured = dict(roster["configured"])
             for setting, value in roster["settings"]:
-                self._set(setting, value)
+                self._set(str(setting), value)
             if self.directory is not None:
                 self.directory.restore(roster["directory"])
         for key, value, states, progress in self.ledger.slices():
@@ -264,7 +264,13 @@ class Shard:
         )
 
     def _set(self, setting: str, value: dict[str, Any]) -> None:
-        """Takes a setting; of several for the same thing the last one is kept."""
+        """Takes a setting; of several for the same thing the last one is kept.
+
+        The same again changes nothing: a restarted worker sets the optimizer that is set, and must
+        not lose its states.
+        """
+        if (setting, value) in self._settings:
+            return
         self.applier.configure(setting, value)
         self._settings = [kept for kept in self._settings if kept[0] != setting]
         self._settings.append((setting, value))

@@ -233,9 +233,8 @@ class SimulatedWorker:
             self.cluster.policy,
             repeat=self.cluster.repeat,
             deadline=self.cluster.deadline,
+            first_number=self.life << 32,
         )
-        # Numbers of an earlier life must not be taken for this one's.
-        self.client._number = self.life * 1_000_000
         self.waiting: tuple[Ticket, Callable[[Ticket], None]] | None = None
         self.leaving = False
 

@@ -27,6 +27,7 @@ from .faults import Faults, Mangler
 #: Bytes of pushes on their way to a server before the next waits for its turn by priority.
 WINDOW_BYTES = 8 << 20
 IDLE_SECONDS = 0.5
+SILENT_SECONDS = 1.0
 
 
 def _milliseconds(times: list[float | None], now: float) -> int:
@@ -158,12 +159,21 @@ class Link:
         client: the worker's logic.
         addresses: where each server is.
         faults: faults on the messages that are sent.
+        find: asks where the servers are now; called on a thread of its own when one has been
+            silent for `SILENT_SECONDS`.
     """
 
     def __init__(
-        self, client: Client, addresses: Mapping[str, str], faults: Faults | None = None
+        self,
+        client: Client,
+        addresses: Mapping[str, str],
+        faults: Faults | None = None,
+        find: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.client = client
+        self._find = find
+        self._finding = threading.Lock()
+        self._asked_at = 0.0
         self.sent_bytes = self.received_bytes = 0
         self._zmq = load("zmq", "kvstore")
         self._context = self._zmq.Context()
@@ -245,6 +255,7 @@ class Link:
                 self._poll()
                 self._take_calls()
                 self.client.tick(time.monotonic())
+                self._look_for_silent()
                 self._send_all()
                 self._finish_calls()
         finally:
@@ -257,6 +268,21 @@ class Link:
             for socket in self._sockets.values():
                 socket.close()
             self._wake_in.close()
+
+    def _look_for_silent(self) -> None:
+        now = time.monotonic()
+        due = self._find is not None and now - self._asked_at > SILENT_SECONDS
+        if due and self.client.silent(now, SILENT_SECONDS) and not self._finding.locked():
+            self._asked_at = now
+            threading.Thread(target=self._find_again, daemon=True).start()
+
+    def _find_again(self) -> None:
+        """Asks for the addresses; one that has changed is connected to anew."""
+        with self._finding, contextlib.suppress(MixflowError):
+            assert self._find is not None
+            for server, address in self._find().items():
+                if self._addresses.get(server) != address:
+                    self.move(server, address)
 
     def _poll(self) -> None:
         poller = self._zmq.Poller()
