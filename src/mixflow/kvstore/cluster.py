@@ -46,7 +46,11 @@ class Process(Protocol):
 
 
 class Spawner(Protocol):
-    """Starts the processes of a job."""
+    """Starts the processes of a job. `host` is this process's address for them."""
+
+    @property
+    def host(self) -> str:
+        """Where the job's rendezvous can be reached."""
 
     def server(self, task: dict[str, Any]) -> Process:
         """A server shard of this task (see `serve`)."""
@@ -91,6 +95,8 @@ def _die_with_parent() -> None:
 class LocalSpawner:
     """Processes on this host."""
 
+    host = "127.0.0.1"
+
     def __init__(self) -> None:
         self._all: list[LocalProcess] = []
 
@@ -105,11 +111,18 @@ class LocalSpawner:
         child.stdin.flush()
         return self._keep(child)
 
-    def worker(self, rank: int, command: Sequence[str], env: dict[str, str]) -> LocalProcess:
-        """See `Spawner`."""
-        return self._keep(
-            subprocess.Popen(list(command), env={**os.environ, **env}, preexec_fn=_die_with_parent)
+    def worker(
+        self, rank: int, command: Sequence[str], env: dict[str, str], folder: str | None = None
+    ) -> LocalProcess:
+        """See `Spawner`; `folder` is the working folder."""
+        child = subprocess.Popen(
+            list(command),
+            env={**os.environ, **env},
+            cwd=folder,
+            preexec_fn=_die_with_parent,
+            start_new_session=True,
         )
+        return self._keep(child)
 
     def _keep(self, child: subprocess.Popen[Any]) -> LocalProcess:
         made = LocalProcess(child)
@@ -170,7 +183,10 @@ class Job:
         self._own_folder = not options.folder
         self._folder = Path(options.folder or _memory_folder())
         store = options.store
-        self._rendezvous = Rendezvous(Roll(options.workers, options.servers, store.to_json()))
+        self._rendezvous = Rendezvous(
+            Roll(options.workers, options.servers, store.to_json()),
+            f"tcp://{self.spawner.host}:*",
+        )
 
     def run(self) -> int:
         """Runs the job to its end: 0, or the exit code of a worker that failed for good.
@@ -248,7 +264,7 @@ class Job:
         task = {
             "name": name,
             "number": number,
-            "bind": "tcp://127.0.0.1:*",
+            "bind": f"tcp://{self.spawner.host}:*",
             "rendezvous": self._rendezvous.address,
             "token": self._rendezvous.token,
             "folder": str(self._folder / name),
