@@ -1,6 +1,11 @@
 // The engine as Python sees it: callbacks as tasks, waits, traces, limits.
 #include "engine/engine.h"
 
+#include <nanobind/stl/optional.h>
+
+#include <atomic>
+#include <optional>
+
 #include "bind/modules.h"
 #include "bind/waits.h"
 
@@ -46,6 +51,70 @@ class CallbackTask final : public engine::Task {
   plan::ScopeRef outer_;
 };
 
+// What an asynchronous callback gets: the task ends when `done` is called, from any thread. A lost
+// one ends the task with an error.
+class Ending {
+ public:
+  explicit Ending(std::shared_ptr<engine::Completion> completion)
+      : completion_(std::move(completion)) {}
+
+  // False if the task has ended before.
+  bool done(std::exception_ptr error) {
+    if (ended_.exchange(true)) return false;
+    completion_->done(std::move(error));
+    return true;
+  }
+
+ private:
+  std::shared_ptr<engine::Completion> completion_;
+  std::atomic<bool> ended_{false};
+};
+
+struct PyCompletion {
+  std::shared_ptr<Ending> ending;
+
+  void done(const std::optional<std::string>& error) {
+    Unlocked unlocked;
+    check(ending->done(error ? std::make_exception_ptr(Error(*error)) : nullptr),
+          "[push] expected one call of done, got a second one");
+  }
+};
+
+// Starts something that goes on elsewhere (a message to a server); holds no worker meanwhile.
+class AsynchronousTask final : public engine::Task {
+ public:
+  AsynchronousTask(Held function, std::string name)
+      : function_(std::move(function)), name_(std::move(name)) {
+    lane = engine::Lane{engine::LaneKind::python, 0};
+  }
+
+  void run(engine::TaskContext& context) override {
+    const auto ending = std::make_shared<Ending>(context.defer());
+    try {
+      call(ending);
+    } catch (...) {
+      ending->done(std::current_exception());
+    }
+  }
+  std::string describe() const override { return name_; }
+
+ private:
+  void call(const std::shared_ptr<Ending>& ending) const {
+    nb::gil_scoped_acquire locked;
+    drain_graveyard();
+    try {
+      nb::handle(function_.get())(nb::cast(PyCompletion{ending}));
+    } catch (const nb::python_error& error) {
+      throw_as_error(error);
+    } catch (const abi::__forced_unwind&) {
+      park();
+    }
+  }
+
+  Held function_;
+  std::string name_;
+};
+
 const plan::ChunkRef& chunk_of(nb::handle item) {
   if (is_array(item)) return as_array(item).array.chunk;
   check(nb::isinstance<PyTag>(item), "[push] expected arrays or tags, got ",
@@ -53,13 +122,20 @@ const plan::ChunkRef& chunk_of(nb::handle item) {
   return nb::cast<PyTag&>(item).chunk;
 }
 
+std::unique_ptr<engine::Task> callback_task(Held function, const std::string& name,
+                                            bool asynchronous) {
+  if (asynchronous) return std::make_unique<AsynchronousTask>(std::move(function), name);
+  return std::make_unique<CallbackTask>(std::move(function), name);
+}
+
 void push_callback(nb::handle function, nb::handle reads, nb::handle writes,
-                   const std::string& name, int priority, const std::string& lane) {
+                   const std::string& name, int priority, const std::string& lane,
+                   bool asynchronous) {
   const Entered scope;
   check(lane == "python", "[push] expected lane 'python' for a Python callback, got '", lane, "'");
   check(PyCallable_Check(function.ptr()) != 0, "[push] expected a callable, got ",
         Py_TYPE(function.ptr())->tp_name);
-  auto task = std::make_unique<CallbackTask>(hold(function), name);
+  auto task = callback_task(hold(function), name, asynchronous);
   task->priority = priority;
   task->site = current_site();
   for (nb::handle item : reads) task->reads.push_back(chunk_of(item)->tag());
@@ -151,7 +227,10 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("version", [](PyTag& t) { return t.chunk->version(); })
       .def("wait", wait_tag);
   m.def("push", push_callback, nb::arg("fn"), nb::arg("reads"), nb::arg("writes"),
-        nb::arg("name") = "call", nb::arg("priority") = 0, nb::arg("lane") = "python");
+        nb::arg("name") = "call", nb::arg("priority") = 0, nb::arg("lane") = "python",
+        nb::arg("asynchronous") = false);
+  nb::class_<PyCompletion>(m, "Completion")
+      .def("done", &PyCompletion::done, nb::arg("error") = nb::none());
   m.def("wait_all", wait_all);
   m.def("set_engine", set_engine, nb::arg("kind"));
   m.def("engine_kind", [] { return plan::engine_kind(); });

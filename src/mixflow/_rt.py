@@ -53,6 +53,13 @@ class Array(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
+class Completion(Protocol):
+    """Ends an asynchronous callback's task, once. One that is lost ends it with an error."""
+
+    def done(self, error: str | None = None) -> None:
+        """Ends the task, with an error if there is a text."""
+
+
 class Kernel(Protocol):
     """A prepared native kernel."""
 
@@ -255,14 +262,18 @@ class Core(Protocol):
     # -- engine
     def push(
         self,
-        fn: Callable[[], None],
+        fn: Callable[..., None],
         reads: Sequence[Any],
         writes: Sequence[Any],
         name: str = "call",
         priority: int = 0,
         lane: str = "python",
+        asynchronous: bool = False,
     ) -> None:
         """A Python callback as a task (python lane). reads/writes: Arrays or Tags.
+
+        With `asynchronous` the callback gets a `Completion`, and the task ends when its `done` is
+        called, from any thread, not when the callback returns: it holds no worker meanwhile.
 
         Arrays that the callback needs must come as fresh handles: see `fresh_handle`.
         """

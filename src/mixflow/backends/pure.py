@@ -7,6 +7,7 @@ versions, alias rules of `out=`, draw numbers) is kept here too, and both pass t
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -302,14 +303,17 @@ def prepare(
 
 
 def push(
-    fn: Callable[[], None],
+    fn: Callable[..., None],
     reads: Sequence[Any],
     writes: Sequence[Any],
     name: str = "call",
     priority: int = 0,
     lane: str = "python",
+    asynchronous: bool = False,
 ) -> None:
     """See `_rt.Core`: runs `fn` now; its error stays on the written arrays."""
+    if asynchronous:
+        fn = functools.partial(state.run_asynchronous, fn)
     began = time.perf_counter_ns()
     written = [w._chunk for w in writes]
     carried = state.first_error([r._chunk for r in reads])

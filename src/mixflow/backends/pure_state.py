@@ -73,6 +73,33 @@ class _Bodies(threading.local):
 _bodies = _Bodies()
 
 
+class Completion:
+    """See `_rt.Completion`."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.error: str | None = None
+
+    def done(self, error: str | None = None) -> None:
+        """Ends the task."""
+        if self.ended.is_set():
+            raise MXNetError("[push] expected one call of done, got a second one")
+        self.error = error
+        self.ended.set()
+
+
+def run_asynchronous(fn: Callable[[Completion], None]) -> None:
+    """Runs an asynchronous callback and waits for its end: tasks run in push order here."""
+    completion = Completion()
+    fn(completion)
+    # The callback keeps the completion while it may still end it.
+    while not completion.ended.wait(0.1):
+        if sys.getrefcount(completion) <= 2:
+            raise MXNetError("the task was abandoned")
+    if completion.error is not None:
+        raise MXNetError(completion.error)
+
+
 def run_body(fn: Callable[..., Any], *args: Any) -> TaskError | None:
     """Runs a Python call of a task; the error of something that it pushed and nobody saw."""
     outer, _bodies.errors = _bodies.errors, deque()

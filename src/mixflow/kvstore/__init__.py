@@ -1,8 +1,9 @@
-"""KVStore (``mx.kvstore``): level 1 inside one process."""
+"""KVStore (``mx.kvstore``): inside one process, and over the workers of a job."""
 
 from .base import KVStoreBase, create
+from .dist import DistKVStore
 from .local import LocalKVStore
 
 KVStore = LocalKVStore
 
-__all__ = ["KVStore", "KVStoreBase", "LocalKVStore", "create"]
+__all__ = ["DistKVStore", "KVStore", "KVStoreBase", "LocalKVStore", "create"]

@@ -60,7 +60,8 @@ class KVStoreBase:
 
 
 def create(name: str = "local") -> KVStoreBase:
-    """A store of one process: 'local' or 'device'.
+    """A store of one process ('local', 'device') or of a job's workers ('dist_sync',
+    'dist_async', ...; inside a program that `mixflow launch` has started).
 
     Raises:
         ParamError: the name is not a string.

@@ -6,7 +6,7 @@ the tags of the stored arrays. `priority` is taken for the API's sake: per-key o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,14 @@ class LocalKVStore(KVStoreBase):
                 raise ShapeError(
                     f"[kvstore] expected shape {stored.shape} for key {key!r}, got {value.shape}"
                 )
-        merged: NDArray = values[0].as_in_context(stored.context)
+        return self.sum([value.as_in_context(stored.context) for value in values])
+
+    @staticmethod
+    def sum(values: Sequence[NDArray]) -> NDArray:
+        """The sum of arrays, on the context of the first one; one array is returned as it is."""
+        merged = values[0]
         for value in values[1:]:
-            merged = merged + value.as_in_context(stored.context)
+            merged = merged + value.as_in_context(merged.context)
         return merged
 
     def pull(

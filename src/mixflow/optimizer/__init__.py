@@ -1,7 +1,7 @@
 """Optimizers (``mx.optimizer``): methods, states, and the fused update of a whole model."""
 
 from .fused import FusedUpdate
-from .methods import NAG, SGD, AdaGrad, Adam, Ftrl, RMSProp, Signum, ccSGD
+from .methods import NAG, SGD, AdaGrad, Adam, Ftrl, RMSProp, Signum, Test, ccSGD
 from .optimizer import Optimizer, UpdateRule, create, register
 from .updater import Updater, get_updater
 
@@ -17,6 +17,7 @@ __all__ = [
     "Optimizer",
     "RMSProp",
     "Signum",
+    "Test",
     "UpdateRule",
     "Updater",
     "ccSGD",

@@ -224,3 +224,18 @@ class Ftrl(Optimizer):
         """ftrl_update."""
         params = {"lamda1": self.lamda1, "beta": self.beta, **self._clip()}
         return UpdateRule("ftrl_update", params, self._common(index))
+
+
+@register
+class Test(Optimizer):
+    """Adds the rescaled gradient to the weight: results that can be told in advance, for tests."""
+
+    def create_state(self, index: Any, weight: NDArray) -> Any:
+        """A copy of the weight after its last update."""
+        return zeros_like_state(weight)
+
+    def update(self, index: Any, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """w += rescale_grad * g; the state is the new w."""
+        self._update_count(index)
+        weight[:] = weight + grad * self.rescale_grad
+        weight.copyto(state)

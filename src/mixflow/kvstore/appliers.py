@@ -1,0 +1,129 @@
+"""The server's update: an optimizer of the library on the slices that the server owns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import ndarray as nd
+from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from ..optimizer import Updater
+from ..optimizer.describe import rebuild
+from ..optimizer.optimizer import state_list
+from .messages import Array
+
+
+class Optimizing:
+    """Applies merged gradients with an optimizer; until one is set, a sum replaces the value.
+
+    Settings: 'optimizer' (what `optimizer.describe` wrote), 'learning_rate' ({'value': rate}),
+    'multipliers' ({'lr_mult': {...}, 'wd_mult': {...}} by key name), 'rescale' ({'value': factor}).
+
+    Optimizers that need the norm of a whole parameter see that of a slice only.
+    """
+
+    #: Whether pushes are applied one by one: without an optimizer they would overwrite each other.
+    needs_optimizer = False
+
+    def __init__(self, needs_optimizer: bool = False) -> None:
+        self.needs_optimizer = needs_optimizer
+        self._updater: Updater | None = None
+        self._weights: dict[str, nd.NDArray] = {}
+        self._pending: dict[str, dict[str, Array]] = {}
+
+    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+        """Updates `value` in place.
+
+        Raises:
+            MixflowError: no optimizer is set and pushes are applied one by one.
+        """
+        if self._updater is None:
+            if self.needs_optimizer:
+                raise MixflowError(
+                    f"[kvstore server] expected an optimizer before a push of '{key}' to an "
+                    "asynchronous store, got none; call set_optimizer"
+                )
+            value[...] = merged
+            return
+        weight = self._weight(key, value)
+        gradient = nd.array(merged, dtype=merged.dtype)
+        self._updater(self._name(key), gradient, weight)
+        weight.wait_to_read()
+
+    def _weight(self, key: str, value: Array) -> nd.NDArray:
+        """A tensor over the slice's own memory, with its states in place."""
+        if key not in self._weights:
+            self._weights[key] = nd.from_dlpack(value)
+            assert self._updater is not None
+            states = self._updater.state(self._name(key), self._weights[key])
+            kept = self._pending.pop(key, {})
+            for number, state in enumerate(state_list(states)):
+                if str(number) in kept:
+                    state[:] = nd.array(kept[str(number)], dtype=state.dtype)
+        return self._weights[key]
+
+    def _name(self, key: str) -> str:
+        """Slices of a key count their updates apart, but share its multipliers."""
+        assert self._updater is not None
+        self._updater.optimizer.idx2name.setdefault(key, key.rpartition("/")[0])
+        return key
+
+    def configure(self, setting: str, value: dict[str, Any]) -> None:
+        """Takes a setting.
+
+        Raises:
+            UnknownNameError: unknown setting.
+            ParamError: a rate or factor without an optimizer, or a bad value.
+        """
+        settings = {
+            "optimizer": self._set_optimizer,
+            "learning_rate": self._set_rate,
+            "multipliers": self._set_multipliers,
+            "rescale": self._set_rescale,
+        }
+        if setting not in settings:
+            raise UnknownNameError(describe_unknown("server setting", setting, list(settings)))
+        settings[setting](value)
+
+    def _optimizer(self, setting: str) -> Any:
+        if self._updater is None:
+            raise ParamError(
+                f"[kvstore server] expected an optimizer before '{setting}', got none; call "
+                "set_optimizer"
+            )
+        return self._updater.optimizer
+
+    def _set_optimizer(self, value: dict[str, Any]) -> None:
+        self._updater = Updater(rebuild(value))
+        self._weights.clear()
+
+    def _set_rate(self, value: dict[str, Any]) -> None:
+        self._optimizer("learning_rate").set_learning_rate(value["value"])
+
+    def _set_multipliers(self, value: dict[str, Any]) -> None:
+        optimizer = self._optimizer("multipliers")
+        optimizer.set_lr_mult(value.get("lr_mult", {}))
+        optimizer.set_wd_mult(value.get("wd_mult", {}))
+
+    def _set_rescale(self, value: dict[str, Any]) -> None:
+        self._optimizer("rescale").rescale_grad = float(value["value"])
+
+    def states(self, key: str) -> dict[str, Array]:
+        """Copies of the optimizer's states of a slice, and its number of updates."""
+        if self._updater is None or key not in self._updater.states:
+            return dict(self._pending.get(key, {}))
+        found = state_list(self._updater.states[key])
+        states = {str(number): state.asnumpy() for number, state in enumerate(found)}
+        count = self._updater.optimizer._counts.get(key, 0)
+        return states | {"count": np.array([count], np.int64)}
+
+    def restore(self, key: str, states: dict[str, Array]) -> None:
+        """Takes back what `states` gave; it is filled in when the slice is next updated."""
+        kept = dict(states)
+        count = kept.pop("count", None)
+        self._pending[key] = kept
+        if count is not None and self._updater is not None:
+            optimizer = self._updater.optimizer
+            optimizer._counts[key] = int(count[0])
+            optimizer.num_update = max(optimizer.num_update, int(count[0]))

@@ -1,0 +1,171 @@
+"""What workers and servers say to each other.
+
+Every request has a number that is unique within its sender; its answers carry the same number. A
+request may arrive twice, late or not at all: handling one again must change nothing, and the
+sender repeats it until it is answered. Arrays are flat NumPy arrays; `wire.py` gives the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .policy import Part
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Message:
+    """Base: who sent it, and the number of the request that it is or answers."""
+
+    sender: str
+    number: int
+
+
+@dataclass(slots=True)
+class Place(Message):
+    """Asks the first server where keys live: by key, elements, dtype and bytes per element.
+    Answered by `Placed`."""
+
+    keys: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Placed(Message):
+    """Entries of the directory by key, as `sharding.Entry.to_json` writes them."""
+
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Init(Message):
+    """Sets the first value of slices; the first `Init` of a slice counts, later ones change
+    nothing. Answered by `Done`."""
+
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Gradient:
+    """One slice of a push: its parts, its values (or their code), and the code's name."""
+
+    parts: tuple[Part, ...]
+    values: Array
+    code: str = ""
+
+
+@dataclass(slots=True)
+class Push(Message):
+    """Gradients by slice. Answered by `Received`, then by `Applied` when they are durable, or by
+    `Refused`. With `pull`, the new values follow as `Values` when the policy allows a read."""
+
+    gradients: dict[str, Gradient] = field(default_factory=dict)
+    pull: bool = False
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class Pull(Message):
+    """Asks for slices at the worker's clocks. Answered by one or more `Values`; a slice that is
+    not initialised yet is waited for."""
+
+    worker: int = 0
+    clocks: dict[str, int] = field(default_factory=dict)
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class Join(Message):
+    """A worker takes part from step `first` on (at every slice). `epoch` counts the changes of
+    the worker's membership; older ones are ignored. Answered by `Done`."""
+
+    worker: int = 0
+    first: int = 0
+    epoch: int = 0
+
+
+@dataclass(slots=True)
+class Leave(Message):
+    """Nothing more is expected of a worker: it was lost, or all that it pushed is applied and it
+    ends. Answered by `Done`."""
+
+    worker: int = 0
+    epoch: int = 0
+
+
+@dataclass(slots=True)
+class Enter(Message):
+    """A worker is at its barrier number `count`. Answered by `Done` when all live workers are."""
+
+    worker: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Configure(Message):
+    """Sets the optimizer (its registered name and typed parameters), multipliers, learning rate
+    or compression on a server: `setting` names which. Answered by `Done`."""
+
+    setting: str = ""
+    value: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ask(Message):
+    """Asks for a server's `Report`: what it has of each worker and slice."""
+
+
+@dataclass(slots=True)
+class Received(Message):
+    """The push arrived; its gradients need not be sent again unless the server restarts."""
+
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Applied(Message):
+    """These slices of the push are applied and durable (or came too late and were dropped)."""
+
+    slices: tuple[str, ...] = ()
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Refused(Message):
+    """A merged gradient overlaps what was taken: `seen` lists, by slice, the parts that the
+    server has. The sender sends the others by themselves."""
+
+    seen: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Values(Message):
+    """Values of slices with their versions."""
+
+    values: dict[str, Array] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Done(Message):
+    """A request without a result was carried out (or had been before)."""
+
+
+@dataclass(slots=True)
+class Report(Message):
+    """A server's state in figures: versions, clocks by worker, applied and dropped parts."""
+
+    slices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Failed(Message):
+    """The request can't be served: an error text, and the workers that are missing, if any."""
+
+    text: str = ""
+    missing: tuple[int, ...] = ()

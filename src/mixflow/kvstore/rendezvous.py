@@ -1,0 +1,208 @@
+"""Where the processes of a job find each other: the part that MXNet's scheduler played.
+
+Servers register their addresses (again after each restart), workers ask for them, and both say
+that they live. Small JSON messages over ZeroMQ; every one carries the job's token, and what does
+not is dropped. Tensors never pass here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import MixflowError
+from ..extras import load
+
+POLL_MS = 100
+
+
+@dataclass
+class Roll:
+    """What is known of a job's processes. One lock for all of it."""
+
+    num_workers: int
+    num_servers: int
+    options: Mapping[str, Any]
+    servers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    lives: dict[int, int] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+    def answer(self, request: Mapping[str, Any], now: float) -> dict[str, Any]:
+        """The answer to one request; a bad one gets an 'error'."""
+        kinds: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "register": self._register,
+            "hello": self._hello,
+            "servers": lambda _: self._servers(),
+            "alive": lambda _: {},
+            "done": self._done,
+        }
+        what = str(request.get("what"))
+        if what not in kinds:
+            return {"error": f"[rendezvous] expected one of {sorted(kinds)}, got {what!r}"}
+        try:
+            answer = kinds[what](request)
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"[rendezvous] expected a whole '{what}', got {error!r}"}
+        self.seen[str(request.get("name", ""))] = now
+        return answer
+
+    def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name, life = str(request["name"]), int(request["incarnation"])
+        if life >= self.servers.get(name, (0, ""))[0]:
+            self.servers[name] = (life, str(request["address"]))
+        return {}
+
+    def _servers(self) -> dict[str, Any]:
+        ready = len(self.servers) == self.num_servers
+        order = sorted(self.servers, key=lambda name: (len(name), name))
+        return {"servers": {n: self.servers[n][1] for n in order} if ready else None}
+
+    def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        rank, nonce = int(request["rank"]), str(request["nonce"])
+        known = self._nonces.get(rank)
+        if known != nonce:  # a new life of this worker, not a repeated request
+            self._nonces[rank] = nonce
+            self.lives[rank] = self.lives.get(rank, -1) + 1
+        return {
+            **self._servers(),
+            "life": self.lives[rank],
+            "num_workers": self.num_workers,
+            "options": dict(self.options),
+        }
+
+    def _done(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.done.add(int(request["rank"]))
+        return {}
+
+    def __post_init__(self) -> None:
+        self._nonces: dict[int, str] = {}
+
+
+class Rendezvous:
+    """Serves a `Roll` on a thread until `close`.
+
+    Args:
+        roll: the job.
+        address: where to bind; a '*' takes a free port.
+        token: what every message must carry.
+    """
+
+    def __init__(self, roll: Roll, address: str = "tcp://127.0.0.1:*", token: str = "") -> None:
+        zmq = load("zmq", "kvstore")
+        self.roll = roll
+        self.token = token or secrets.token_hex(16)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(address)
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mixflow-rendezvous", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if not self._socket.poll(POLL_MS):
+                continue
+            frames = self._socket.recv_multipart()
+            with contextlib.suppress(ValueError, AttributeError):
+                request = json.loads(frames[-1])
+                if secrets.compare_digest(str(request.get("token")), self.token):
+                    answer = self.roll.answer(request, time.monotonic())
+                    answer["number"] = request.get("number")
+                    self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])
+        self._socket.close()
+
+    def close(self) -> None:
+        """Ends the thread. Safe to call twice."""
+        self._stopped.set()
+        self._thread.join(5)
+        if not self._thread.is_alive():
+            self._context.term()
+
+
+class Enquirer:
+    """Asks a rendezvous. Not thread-safe.
+
+    Args:
+        address, token: the rendezvous.
+        name: who asks.
+    """
+
+    def __init__(self, address: str, token: str, name: str) -> None:
+        self._zmq = load("zmq", "kvstore")
+        self._context = self._zmq.Context()
+        self._address, self._token, self._name = address, token, name
+        self._number = 0
+        self._socket: Any = None
+
+    def ask(self, what: str, deadline: float, **fields: Any) -> dict[str, Any]:
+        """One request, repeated every second.
+
+        Raises:
+            MixflowError: refused, or no answer within `deadline` seconds.
+        """
+        self._number += 1
+        request = {
+            "what": what,
+            "token": self._token,
+            "name": self._name,
+            "number": self._number,
+            **fields,
+        }
+        end = time.monotonic() + deadline
+        while time.monotonic() < end:
+            answer = self._try(request, min(1.0, max(0.0, end - time.monotonic())))
+            if answer is not None:
+                if "error" in answer:
+                    raise MixflowError(str(answer["error"]))
+                return answer
+        raise MixflowError(
+            f"[kvstore] expected the job's rendezvous at {self._address} to answer '{what}' within "
+            f"{deadline:g} s, got nothing; is the launcher alive?"
+        )
+
+    def _try(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        if self._socket is None:
+            self._socket = self._context.socket(self._zmq.DEALER)
+            self._socket.setsockopt(self._zmq.LINGER, 0)
+            self._socket.connect(self._address)
+        self._socket.send(json.dumps(request).encode())
+        end = time.monotonic() + seconds
+        while self._socket.poll(max(0, int((end - time.monotonic()) * 1000))):
+            with contextlib.suppress(ValueError):
+                answer: dict[str, Any] = json.loads(self._socket.recv())
+                if answer.get("number") == request["number"]:
+                    return answer
+        return None
+
+    def wait_for_servers(self, what: str, deadline: float, **fields: Any) -> dict[str, Any]:
+        """Asks until all servers have registered.
+
+        Raises:
+            MixflowError: they have not within `deadline` seconds.
+        """
+        end = time.monotonic() + deadline
+        while True:
+            answer = self.ask(what, max(0.1, end - time.monotonic()), **fields)
+            if answer.get("servers") is not None:
+                return answer
+            if time.monotonic() > end:
+                raise MixflowError(
+                    f"[kvstore] expected all servers to start within {deadline:g} s, got fewer"
+                )
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Closes the socket. Safe to call twice."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._context.term()

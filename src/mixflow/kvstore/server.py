@@ -1,0 +1,558 @@
+"""A server shard: the slices that it owns, merged, updated and read under a policy.
+
+The hazard: a network repeats, loses, delays and reorders, workers die in the middle of a step and
+come back, and a restarted server must not apply a push twice nor lose one that it confirmed. So a
+shard counts parts (worker, step), not messages; it answers a repeated request with the same words;
+and it confirms with `Applied` only what `Ledger.commit` has made durable.
+
+Pure logic: no socket, no thread, no clock of its own. `handle` and `tick` return what to send; the
+caller passes the time. Not thread-safe; one caller at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import MixflowError
+from .messages import (
+    Applied,
+    Array,
+    Ask,
+    Configure,
+    Done,
+    Enter,
+    Failed,
+    Gradient,
+    Init,
+    Join,
+    Leave,
+    Message,
+    Place,
+    Placed,
+    Pull,
+    Push,
+    Received,
+    Refused,
+    Report,
+    Values,
+)
+from .policy import Member, Part, Policy, Progress, Verdict
+from .sharding import Directory
+
+Outgoing = list[tuple[str, Message]]
+
+
+class Applier(Protocol):
+    """Turns a merged gradient into a new value. Owned by one shard."""
+
+    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+        """Updates `value` (flat, in place) with `merged` (same shape), a sum of `count` parts."""
+
+    def configure(self, setting: str, value: dict[str, Any]) -> None:
+        """Takes a setting of `Configure`.
+
+        Raises:
+            MixflowError: unknown setting or bad value.
+        """
+
+    def states(self, key: str) -> dict[str, Array]:
+        """What it keeps for a slice (momentum and the like) by name; its own arrays."""
+
+    def restore(self, key: str, states: dict[str, Array]) -> None:
+        """Takes back what `states` gave; it may keep the arrays."""
+
+
+class Ledger(Protocol):
+    """Keeps a shard's committed state; `Memory` forgets it with the process."""
+
+    #: Whether anything is kept: else a shard need not collect the states of its optimizer.
+    durable: bool
+
+    def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
+        """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
+
+    def commit_roster(self, roster: dict[str, Any]) -> None:
+        """Makes the membership and the settings the durable ones (plain JSON values)."""
+
+    def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
+        """What `commit` has kept: key, value, states, progress."""
+
+    def roster(self) -> dict[str, Any] | None:
+        """What `commit_roster` has kept, or None."""
+
+
+class Memory:
+    """A ledger in this process's memory; it outlives a shard only in the simulator.
+
+    `keep=False` keeps nothing: the shard's own arrays are then all there is.
+    """
+
+    def __init__(self, keep: bool = False) -> None:
+        self.durable = keep
+        self._slices: dict[str, tuple[Array, dict[str, Array], dict[str, Any]]] = {}
+        self._roster: dict[str, Any] | None = None
+
+    def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
+        """Copies the slice's state."""
+        if self.durable:
+            copied = {name: state.copy() for name, state in states.items()}
+            self._slices[key] = (value.copy(), copied, progress.to_json())
+
+    def commit_roster(self, roster: dict[str, Any]) -> None:
+        """Keeps the roster."""
+        if self.durable:
+            self._roster = copy.deepcopy(roster)
+
+    def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
+        """Copies of what was committed."""
+        for key, (value, states, progress) in self._slices.items():
+            kept = {name: state.copy() for name, state in states.items()}
+            yield key, value.copy(), kept, Progress.from_json(progress)
+
+    def roster(self) -> dict[str, Any] | None:
+        """What was committed, or None."""
+        return copy.deepcopy(self._roster)
+
+
+class Assign:
+    """No optimizer: a round's sum replaces the value, as in a store without an updater."""
+
+    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+        """Copies the merged gradient over the value."""
+        value[...] = merged
+
+    def configure(self, setting: str, value: dict[str, Any]) -> None:
+        """Takes no setting."""
+        raise MixflowError(f"[kvstore server] expected an applier with settings, got {setting!r}")
+
+    def states(self, key: str) -> dict[str, Array]:
+        """Keeps nothing."""
+        return {}
+
+    def restore(self, key: str, states: dict[str, Array]) -> None:
+        """Keeps nothing."""
+
+
+class Add(Assign):
+    """Additive values: a table's increments."""
+
+    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+        """Adds the merged increments to the value."""
+        value += merged
+
+
+@dataclass(slots=True)
+class Reader:
+    """A read that waits: who asked, under which number, at which clock, since when."""
+
+    sender: str
+    number: int
+    worker: int
+    clock: int
+    since: float
+
+
+@dataclass(slots=True)
+class Slot:
+    """A slice: value, progress, the sums of open rounds, and who waits for what."""
+
+    value: Array
+    progress: Progress = field(default_factory=Progress)
+    sums: dict[int, Array] = field(default_factory=dict)
+    pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    readers: list[Reader] = field(default_factory=list)
+
+
+def _add(readers: list[Reader], reader: Reader) -> None:
+    """Adds a reader. A copy of its request changes nothing, its waiting time included."""
+    if all((r.sender, r.number) != (reader.sender, reader.number) for r in readers):
+        readers.append(reader)
+
+
+def _plain(gradient: Gradient, size: int) -> Array:
+    """The values of a gradient that has no code."""
+    if gradient.code:
+        raise MixflowError(f"[kvstore server] expected a known code, got {gradient.code!r}")
+    return gradient.values
+
+
+class Shard:
+    """One server. `name` addresses it; `incarnation` changes with each start of its process."""
+
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        applier: Applier,
+        *,
+        workers: int = 0,
+        directory: Directory | None = None,
+        ledger: Ledger | None = None,
+        deadline: float = 60.0,
+        give_up: bool = False,
+        incarnation: int = 0,
+        decode: Callable[[Gradient, int], Array] = _plain,
+    ) -> None:
+        self.name = name
+        self.policy = policy
+        self.applier = applier
+        self.ledger = ledger or Memory()
+        self.deadline = deadline
+        self.give_up = give_up
+        self.incarnation = incarnation
+        # All of a job's first workers are expected from the start: a round must not close
+        # before the slow starters have joined.
+        self.members: dict[int, Member] = {w: Member() for w in range(workers)}
+        self.slots: dict[str, Slot] = {}
+        self._epochs: dict[int, int] = {}
+        self._configured: dict[str, int] = {}
+        self._settings: list[tuple[str, dict[str, Any]]] = []
+        self._barriers: dict[int, int] = {}
+        self._entered: list[Reader] = []
+        self._early: dict[str, list[Reader]] = {}
+        self.directory = directory
+        self._decode = decode
+        self._out: Outgoing = []
+        self._handlers: dict[type[Message], Callable[[Any, float], None]] = {
+            Place: self._place,
+            Init: self._init,
+            Push: self._push,
+            Pull: self._pull,
+            Join: self._join,
+            Leave: self._leave,
+            Enter: self._enter,
+            Configure: self._configure,
+            Ask: self._ask,
+        }
+        self._restore()
+
+    def _restore(self) -> None:
+        """Goes on from what an earlier process of this shard has committed, if it did."""
+        roster = self.ledger.roster()
+        if roster is not None:
+            self.members = {int(w): Member(int(first)) for w, first in roster["members"]}
+            self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
+            self._configured = dict(roster["configured"])
+            for setting, value in roster["settings"]:
+                self._set(str(setting), value)
+            if self.directory is not None:
+                self.directory.restore(roster["directory"])
+        for key, value, states, progress in self.ledger.slices():
+            self.slots[key] = Slot(value, progress)
+            self.applier.restore(key, states)
+
+    def _commit(self, key: str, slot: Slot) -> None:
+        if self.ledger.durable:
+            self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
+
+    def _commit_roster(self) -> None:
+        members = [(w, m.first) for w, m in sorted(self.members.items())]
+        self.ledger.commit_roster(
+            {
+                "members": members,
+                "epochs": sorted(self._epochs.items()),
+                "configured": sorted(self._configured.items()),
+                "settings": self._settings,
+                "directory": self.directory.to_json() if self.directory else None,
+            }
+        )
+
+    def _set(self, setting: str, value: dict[str, Any]) -> None:
+        """Takes a setting; of several for the same thing the last one is kept.
+
+        The same again changes nothing: a restarted worker sets the optimizer that is set, and must
+        not lose its states.
+        """
+        if (setting, value) in self._settings:
+            return
+        self.applier.configure(setting, value)
+        self._settings = [kept for kept in self._settings if kept[0] != setting]
+        self._settings.append((setting, value))
+
+    def handle(self, message: Message, now: float) -> Outgoing:
+        """Serves one message and returns what to send. A bad request is answered by `Failed`;
+        it changes nothing. Arrays in the answers are the shard's own: copy or encode them before
+        the next call."""
+        self._out = []
+        try:
+            self._handlers[type(message)](message, now)
+        except MixflowError as error:
+            self._send(message.sender, Failed(self.name, message.number, str(error)))
+        return self._out
+
+    def tick(self, now: float) -> Outgoing:
+        """Ends waits that have passed the deadline: with an error that names the missing workers,
+        or by going on without them (`give_up`)."""
+        self._out = []
+        lost: set[int] = set()
+        for what, waiting, missing_of in self._waits():
+            for reader in [r for r in waiting if now - r.since > self.deadline]:
+                missing = missing_of(reader)
+                if self.give_up and missing - {reader.worker}:
+                    lost |= missing - {reader.worker}
+                else:
+                    waiting.remove(reader)
+                    self._send(reader.sender, self._timed_out(what, reader, missing))
+        if lost:
+            self._drop(lost)
+            self._settle(self.slots, now)
+        return self._out
+
+    def next_deadline(self) -> float | None:
+        """Time at which `tick` has something to do, or None."""
+        since = [reader.since for _, waiting, _ in self._waits() for reader in waiting]
+        return min(since) + self.deadline if since else None
+
+    def _waits(self) -> Iterable[tuple[str, list[Reader], Callable[[Reader], frozenset[int]]]]:
+        """Everything that is waited for: in words, by whom, and whom each waits for."""
+        for key, slot in self.slots.items():
+            yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
+        for key, readers in self._early.items():
+            yield f"'{key}' to be initialised", readers, lambda reader: frozenset({0})
+        yield "all workers at a barrier", self._entered, self._absent
+
+    def _timed_out(self, what: str, reader: Reader, missing: frozenset[int]) -> Failed:
+        names = ", ".join(map(str, sorted(missing)))
+        return Failed(
+            self.name,
+            reader.number,
+            f"[kvstore server {self.name}] expected {what} (worker {reader.worker} is at clock "
+            f"{reader.clock}) within {self.deadline:g} s, got nothing from worker {names}",
+            tuple(sorted(missing)),
+        )
+
+    def _missing(self, slot: Slot, reader: Reader) -> frozenset[int]:
+        return self.policy.missing(slot.progress, self.members, reader.worker, reader.clock)
+
+    def _send(self, to: str, message: Message) -> None:
+        self._out.append((to, message))
+
+    def _slot(self, key: str) -> Slot:
+        if key not in self.slots:
+            raise MixflowError(
+                f"[kvstore server {self.name}] expected key '{key}' to be initialised, got none"
+            )
+        return self.slots[key]
+
+    def _place(self, message: Place, now: float) -> None:
+        if self.directory is None:
+            raise MixflowError(
+                f"[kvstore server {self.name}] expected 'Place' at the first server only, got one"
+            )
+        known = len(self.directory.entries)
+        entries = self.directory.place(message.keys)
+        if len(self.directory.entries) > known:
+            self._commit_roster()
+        found = {key: entry.to_json() for key, entry in entries.items()}
+        self._send(message.sender, Placed(self.name, message.number, found))
+
+    def _init(self, message: Init, now: float) -> None:
+        for key, value in message.values.items():
+            if key not in self.slots:
+                slot = Slot(np.array(value, copy=True).reshape(-1))
+                slot.readers = self._early.pop(key, [])
+                self.slots[key] = slot
+                self._commit(key, slot)
+            elif self.slots[key].value.size != value.size:
+                raise MixflowError(
+                    f"[kvstore server {self.name}] expected {self.slots[key].value.size} values "
+                    f"for key '{key}', got {value.size}: workers disagree on its shape"
+                )
+        self._send(message.sender, Done(self.name, message.number))
+        self._settle(message.values, now)
+
+    def _push(self, message: Push, now: float) -> None:
+        arrays = {key: self._checked(key, g) for key, g in message.gradients.items()}
+        done, refused = [], {}
+        for key, gradient in message.gradients.items():
+            verdicts = self._verdicts(key, gradient.parts)
+            if set(verdicts) == {Verdict.NEW}:
+                if not self._take(key, gradient.parts, arrays[key], message):
+                    continue
+            elif Verdict.NEW in verdicts:
+                refused[key] = self._seen(gradient.parts, verdicts)
+                continue
+            elif self._open(key, gradient.parts, message):
+                continue
+            done.append(key)
+        self._send(message.sender, Received(self.name, message.number, self.incarnation))
+        self._confirm(message.sender, message.number, done)
+        if refused:
+            self._send(message.sender, Refused(self.name, message.number, refused))
+        if message.pull:
+            self._park(message, now, refused)
+        self._settle(message.gradients, now)
+
+    def _checked(self, key: str, gradient: Gradient) -> Array:
+        """The gradient's values, if they fit the slice; nothing has been changed yet."""
+        slot = self._slot(key)
+        values = self._decode(gradient, slot.value.size)
+        if values.size != slot.value.size:
+            raise MixflowError(
+                f"[kvstore server {self.name}] expected {slot.value.size} values for key "
+                f"'{key}', got {values.size}"
+            )
+        if not gradient.parts:
+            raise MixflowError(f"[kvstore server {self.name}] expected parts for '{key}', got none")
+        return values.reshape(-1)
+
+    def _verdicts(self, key: str, parts: Iterable[Part]) -> list[Verdict]:
+        progress = self.slots[key].progress
+        return [self.policy.verdict(progress, part, self.members) for part in parts]
+
+    @staticmethod
+    def _seen(parts: Iterable[Part], verdicts: Iterable[Verdict]) -> tuple[Part, ...]:
+        paired = zip(parts, verdicts, strict=True)
+        return tuple(part for part, verdict in paired if verdict is not Verdict.NEW)
+
+    def _open(self, key: str, parts: Iterable[Part], message: Push) -> bool:
+        """Whether parts that were seen stand in a round that is still open; the sender is then
+        told when it closes. Late parts are counted."""
+        slot = self.slots[key]
+        stale = [v is Verdict.STALE for v in self._verdicts(key, parts)]
+        slot.progress.stale += sum(stale)
+        for part in parts:
+            if part.worker in slot.progress.rounds.get(part.step, ()):
+                self._await(slot, part.step, message)
+                return True
+        return False
+
+    def _take(self, key: str, parts: tuple[Part, ...], values: Array, message: Push) -> bool:
+        """Takes new parts; True when they are applied and durable at once."""
+        slot = self.slots[key]
+        steps = {part.step for part in parts}
+        if not self.policy.rounds:
+            self.applier.apply(key, slot.value, values, len(parts))
+            self.policy.admit(slot.progress, parts, self.members)
+            self._commit(key, slot)
+            return True
+        if len(steps) != 1:
+            raise MixflowError(
+                f"[kvstore server {self.name}] expected parts of one step for key '{key}', got "
+                f"steps {sorted(steps)}"
+            )
+        step = steps.pop()
+        self.policy.admit(slot.progress, parts, self.members)
+        if step in slot.sums:
+            slot.sums[step] += values
+        else:
+            slot.sums[step] = np.array(values, dtype=slot.value.dtype, copy=True)
+        self._await(slot, step, message)
+        return False
+
+    @staticmethod
+    def _await(slot: Slot, step: int, message: Push) -> None:
+        waiting = slot.pushes.setdefault(step, [])
+        if (message.sender, message.number) not in waiting:
+            waiting.append((message.sender, message.number))
+
+    def _confirm(self, sender: str, number: int, keys: list[str]) -> None:
+        if keys:
+            self._send(sender, Applied(self.name, number, tuple(keys), self.incarnation))
+
+    def _park(self, message: Push, now: float, refused: Iterable[str]) -> None:
+        for key, gradient in message.gradients.items():
+            if key in refused:
+                continue
+            worker, step = gradient.parts[-1]
+            reader = Reader(message.sender, message.number, worker, step + 1, now)
+            _add(self.slots[key].readers, reader)
+
+    def _pull(self, message: Pull, now: float) -> None:
+        for key, clock in message.clocks.items():
+            reader = Reader(message.sender, message.number, message.worker, clock, now)
+            slot = self.slots.get(key)
+            _add(slot.readers if slot else self._early.setdefault(key, []), reader)
+        self._settle(filter(self.slots.__contains__, message.clocks), now)
+
+    def _join(self, message: Join, now: float) -> None:
+        if self._is_news(message.worker, message.epoch):
+            self.members[message.worker] = Member(message.first)
+            for slot in self.slots.values():
+                slot.progress.join(message.worker, message.first)
+            self._commit_roster()
+        self._send(message.sender, Done(self.name, message.number))
+
+    def _leave(self, message: Leave, now: float) -> None:
+        if self._is_news(message.worker, message.epoch):
+            self._drop([message.worker])
+        self._send(message.sender, Done(self.name, message.number))
+        self._settle(self.slots, now)
+
+    def _enter(self, message: Enter, now: float) -> None:
+        before = self._barriers.get(message.worker, 0)
+        self._barriers[message.worker] = max(before, message.count)
+        reader = Reader(message.sender, message.number, message.worker, message.count, now)
+        _add(self._entered, reader)
+        self._open_barrier()
+
+    def _open_barrier(self) -> None:
+        """Lets go of those whose barrier all live workers have reached."""
+        for reader in [r for r in self._entered if not self._absent(r)]:
+            self._entered.remove(reader)
+            self._send(reader.sender, Done(self.name, reader.number))
+
+    def _absent(self, reader: Reader) -> frozenset[int]:
+        return frozenset(w for w in self.members if self._barriers.get(w, 0) < reader.clock)
+
+    def _is_news(self, worker: int, epoch: int) -> bool:
+        """Whether a change of membership is later than the last one: a copy of an old message
+        must not bring back a worker that has ended."""
+        if epoch <= self._epochs.get(worker, -1):
+            return False
+        self._epochs[worker] = epoch
+        return True
+
+    def _drop(self, workers: Iterable[int]) -> None:
+        for worker in workers:
+            self.members.pop(worker, None)
+        self._commit_roster()
+        self._open_barrier()
+
+    def _configure(self, message: Configure, now: float) -> None:
+        if message.number > self._configured.get(message.sender, -1):
+            self._set(message.setting, message.value)
+            self._configured[message.sender] = message.number
+            self._commit_roster()
+        self._send(message.sender, Done(self.name, message.number))
+
+    def _ask(self, message: Ask, now: float) -> None:
+        report = {key: slot.progress.to_json() for key, slot in self.slots.items()}
+        self._send(message.sender, Report(self.name, message.number, report, self.incarnation))
+
+    def _settle(self, keys: Iterable[str], now: float) -> None:
+        """Closes the rounds that are complete, and answers the reads that have become possible:
+        one message per request, whatever the number of its slices."""
+        confirmed: dict[tuple[str, int], list[str]] = {}
+        ready: dict[tuple[str, int], list[str]] = {}
+        for key in keys:
+            slot = self.slots[key]
+            while self.policy.complete(slot.progress, self.members):
+                for request in self._close(key, slot):
+                    confirmed.setdefault(request, []).append(key)
+            for reader in [r for r in slot.readers if not self._missing(slot, r)]:
+                slot.readers.remove(reader)
+                ready.setdefault((reader.sender, reader.number), []).append(key)
+        for (sender, number), done in confirmed.items():
+            self._confirm(sender, number, done)
+        for (sender, number), found in ready.items():
+            values = {key: self.slots[key].value for key in found}
+            versions = {key: self.slots[key].progress.version for key in found}
+            self._send(sender, Values(self.name, number, values, versions, self.incarnation))
+
+    def _close(self, key: str, slot: Slot) -> list[tuple[str, int]]:
+        """Applies a complete round; returns the pushes that it held."""
+        step = slot.progress.version
+        merged = slot.sums.pop(step, None)
+        if merged is not None:
+            count = len(slot.progress.rounds[step])
+            self.applier.apply(key, slot.value, merged, count)
+        self.policy.close(slot.progress)
+        self._commit(key, slot)
+        return slot.pushes.pop(step, [])

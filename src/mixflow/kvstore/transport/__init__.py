@@ -1,0 +1,1 @@
+"""Ways of messages between processes: ZeroMQ, and faults on purpose."""

@@ -1,0 +1,276 @@
+"""Stores of several workers over real sockets, all in this process."""
+
+import threading
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+import mixflow as mx
+from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
+from mixflow.kvstore.appliers import Optimizing
+from mixflow.kvstore.compression import decode
+from mixflow.kvstore.dist import DistKVStore
+from mixflow.kvstore.options import StoreOptions, policy_of
+from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.server import Shard
+from mixflow.kvstore.sharding import Directory
+from mixflow.kvstore.transport.faults import Faults
+from mixflow.kvstore.transport.zeromq import Server
+
+pytest.importorskip("zmq")
+
+
+@contextmanager
+def job(workers, servers=1, **options):
+    """Servers on threads, and one store per worker."""
+    options = StoreOptions(**{"deadline": 20.0, "bound": 100, **options})
+    with ExitStack() as stack:
+        addresses = {}
+        for number in range(servers):
+            shard = Shard(
+                f"server{number}",
+                options.policy,
+                Optimizing(needs_optimizer=not options.policy.rounds),
+                workers=workers,
+                directory=Directory(servers, options.bound) if number == 0 else None,
+                deadline=options.deadline,
+                give_up=options.give_up,
+                decode=decode,
+            )
+            server = Server(shard, "tcp://127.0.0.1:*", options.faults)
+            addresses[shard.name] = server.address
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            stack.callback(thread.join, 5)
+            stack.callback(server.stop)
+        stores = [
+            DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
+        ]
+        yield stores
+        together(lambda store: store.close(), stores)
+
+
+def together(body, stores):
+    """Runs a worker's program on a thread per store; raises the first error."""
+    errors, results = [], [None] * len(stores)
+
+    def run(number, store):
+        try:
+            results[number] = body(store)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a worker hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+SHAPES = {3: (4,), 5: (2, 3), 9: (30, 20)}  # the last is cut over the servers
+
+
+@pytest.mark.parametrize("workers,servers", [(1, 1), (2, 1), (2, 2), (4, 2)])
+def test_synchronous_sums_as_documented_for_mxnet(workers, servers):
+    rate = 2
+
+    def worker(store):
+        for key, shape in SHAPES.items():
+            store.init(key, mx.nd.ones(shape))
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=rate))
+        for step in range(3):
+            expected = (workers + 1) * workers * rate / 2 * (step + 1) + 1
+            for key, shape in SHAPES.items():
+                store.push(key, mx.nd.ones(shape) * (store.rank + 1))
+                out = mx.nd.zeros(shape)
+                store.pull(key, out=out)
+                np.testing.assert_array_equal(out.asnumpy(), np.full(shape, expected))
+
+    with job(workers, servers) as stores:
+        together(worker, stores)
+
+
+def test_without_an_optimizer_the_sum_replaces_the_value():
+    def worker(store):
+        store.init("a", mx.nd.ones((3,)))
+        out = mx.nd.zeros((3,))
+        store.pushpull("a", mx.nd.ones((3,)) * (store.rank + 1), out=out)
+        assert out.asnumpy().tolist() == [3, 3, 3]
+        store.broadcast("b", mx.nd.ones((2,)) * (store.rank + 7), out=mx.nd.zeros((2,)))
+        store.pull("b", out=out[:2])
+
+    with job(2) as stores:
+        together(worker, stores)
+
+
+def test_two_workers_at_batch_b_equal_one_at_batch_2b():
+    draw = np.random.default_rng(0)
+    data = draw.normal(size=(40, 8, 5)).astype("float32")
+    truth = draw.normal(size=5).astype("float32")
+
+    def gradient(weight, rows):
+        return rows.T @ (rows @ weight - rows @ truth)
+
+    def run(workers):
+        def worker(store):
+            store.init("w", mx.nd.zeros((5,)))
+            store.set_optimizer(
+                mx.optimizer.create("sgd", learning_rate=0.01, momentum=0.9, rescale_grad=1 / 8)
+            )
+            weight = mx.nd.zeros((5,))
+            for step in range(100):
+                rows = data[step % 40][store.rank :: workers]
+                grad = gradient(weight.asnumpy(), rows)
+                store.pushpull("w", mx.nd.array(grad), out=weight)
+            return weight.asnumpy()
+
+        with job(workers) as stores:
+            return together(worker, stores)
+
+    one, two = run(1), run(2)
+    np.testing.assert_allclose(two[0], one[0], atol=1e-5)
+    np.testing.assert_array_equal(two[0], two[1])
+
+
+@pytest.mark.parametrize(
+    "policy", [Sync(), Async(), Bounded(staleness=1), Backup(take=2)], ids=lambda p: p.name
+)
+def test_a_bad_network_changes_nothing_in_what_is_counted(policy):
+    steps = 12
+
+    def worker(store):
+        store.init("n", mx.nd.zeros((150,)))
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+        out = mx.nd.zeros((150,))
+        for _ in range(steps):
+            store.pushpull("n", mx.nd.ones((150,)), out=out)
+        out.wait_to_read()
+        store.barrier()
+        store.pull("n", out=out)
+        return out.asnumpy()
+
+    faults = Faults(lose=0.05, repeat=0.1, delay=0.2, delay_s=0.05, seed=1)
+    with job(2, 2, policy=policy, faults=faults, repeat=0.05) as stores:
+        found = together(worker, stores)
+    for values in found:
+        np.testing.assert_array_equal(values, np.full(150, 2 * steps))
+
+
+def test_compressed_pushes_as_documented_for_mxnet():
+    workers, rate, threshold = 2, 2, 0.5
+
+    def worker(store):
+        store.set_gradient_compression({"type": "2bit", "threshold": threshold})
+        store.init(9, mx.nd.zeros((30, 20)))
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=rate))
+        seen = []
+        for value in (0.4, 0.1, 0.2, 0.3):
+            store.push(9, mx.nd.ones((30, 20)) * value)
+            out = mx.nd.zeros((30, 20))
+            store.pull(9, out=out)
+            seen.append(float(out.asnumpy()[0, 0]))
+        return seen
+
+    once = threshold * rate * workers
+    with job(workers, 2) as stores:
+        for seen in together(worker, stores):
+            assert seen == [0, once, once, 2 * once]
+
+
+def test_learning_rate_and_multipliers_act_on_the_servers():
+    def worker(store):
+        store.init("a_weight", mx.nd.zeros((2,)))
+        store.init("b_weight", mx.nd.zeros((2,)))
+        optimizer = mx.optimizer.create("sgd", learning_rate=1.0)
+        optimizer.set_lr_mult({"b_weight": 0.5})
+        store.set_optimizer(optimizer)
+        out = mx.nd.zeros((2,))
+        seen = []
+        for rate in (1.0, 0.25):
+            optimizer.set_learning_rate(rate)
+            for name in ("a_weight", "b_weight"):
+                store.pushpull(name, mx.nd.ones((2,)), out=out)
+                seen.append(float(out.asnumpy()[0]))
+        return seen
+
+    with job(1) as stores:
+        assert together(worker, stores) == [[-1.0, -0.5, -1.25, -0.625]]
+
+
+def test_a_missing_worker_is_named_within_the_deadline():
+    with job(2, deadline=0.5) as stores:
+        together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
+        out = mx.nd.zeros((2,))
+        stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
+        with pytest.raises(MXNetError, match="nothing from worker 1"):
+            out.asnumpy()
+        stores[1].push("a", mx.nd.ones((2,)))
+
+
+def test_the_others_go_on_without_a_missing_worker_if_so_configured():
+    with job(2, deadline=0.5, give_up=True) as stores:
+        together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
+        out = mx.nd.zeros((2,))
+        for _ in range(3):
+            stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
+        assert out.asnumpy().tolist() == [1, 1]
+
+
+def test_a_worker_that_ends_early_does_not_hold_up_the_others():
+    def worker(store):
+        store.init("a", mx.nd.zeros((1,)))
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+        out = mx.nd.zeros((1,))
+        for _ in range(3 + 4 * store.rank):
+            store.pushpull("a", mx.nd.ones((1,)), out=out)
+        found = float(out.asscalar())
+        store.close()
+        return found
+
+    with job(2) as stores:
+        assert together(worker, stores) == [6.0, 10.0]
+
+
+def test_mistakes_have_errors():
+    with job(1) as stores:
+        store = stores[0]
+        store.init("a", mx.nd.zeros((2,)))
+        with pytest.raises(MixflowError, match="a second time"):
+            store.init("a", mx.nd.zeros((2,)))
+        with pytest.raises(MixflowError, match="call init"):
+            store.push("b", mx.nd.zeros((2,)))
+        with pytest.raises(MixflowError, match="Mixed key types"):
+            store.init(1, mx.nd.zeros((2,)))
+        with pytest.raises(ShapeError, match=r"expected shape \(2,\)"):
+            store.push("a", mx.nd.zeros((3,)))
+        with pytest.raises(MixflowError, match="expected 'out'"):
+            store.pull("a")
+        with pytest.raises(MixflowError, match="set_optimizer"):
+            store.set_updater(print)
+        with pytest.raises(MixflowError, match="row_sparse_pull"):
+            store.row_sparse_pull("a")
+        assert (store.type, store.rank, store.num_workers) == ("dist_sync", 0, 1)
+    with pytest.raises(MixflowError, match="an open store"):
+        store.barrier()
+
+
+def test_options_are_checked_and_travel():
+    options = StoreOptions(policy=Bounded(2), deadline=3, faults=Faults(lose=0.1))
+    assert StoreOptions.from_json(options.to_json()) == options
+    assert policy_of("dist_device_sync") == Sync()
+    with pytest.raises(MixflowError, match="dist_sync"):
+        policy_of("dist_sink")
+    with pytest.raises(ParamError, match="deadline > 0"):
+        StoreOptions(deadline=0)
+    assert Faults.from_text("lose=0.1, seed=3") == Faults(lose=0.1, seed=3)
+    with pytest.raises(ParamError, match="expected one of"):
+        Faults.from_text("drop=1")
+    with pytest.raises(ParamError, match="lose=number"):
+        Faults.from_text("lose=x")
+    with pytest.raises(ParamError, match=r"in \[0, 1\)"):
+        Faults(repeat=1.0)
