@@ -37,7 +37,7 @@ QUESTIONS = (
     "recordio",
     "data",
 )
-#: Packages of each rival's environment; `ours` and `ours_*` use the interpreter that runs this file.
+#: Packages of each rival's environment; `ours` and `ours_*` use the Python that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
     "torch": ["torch==2.13.0", "numpy", "opencv-python-headless==5.0.0.93"],

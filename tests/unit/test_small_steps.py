@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_support import CORES, native, plan, step
 
 import mixflow as mx
 from mixflow import _rt, nd
 from mixflow.errors import MXNetError
 from mixflow.optimizer import SGD, Adam, UpdateRule
-
-from core_support import CORES, native, plan, step
 
 RNG = np.random.default_rng(5)
 

@@ -5,13 +5,13 @@ from .arrays import NDArrayIter
 from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
 from .files import CSVIter, LibSVMIter
-from .mnist import MNISTIter, mersenne_order, read_idx
 from .image_records import (
     ImageRecordInt8Iter,
     ImageRecordIter,
     ImageRecordUInt8Iter,
     PictureIter,
 )
+from .mnist import MNISTIter, mersenne_order, read_idx
 from .wrappers import PrefetchingIter, ResizeIter
 
 __all__ = [
