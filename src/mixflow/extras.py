@@ -12,6 +12,7 @@ _EXTRAS = {
     "graphviz": "viz",
     "ray": "dist",
     "zmq": "dist",
+    "psutil": "dist",
     "cupy": "cuda",
     "cv2": "images",
     "fsspec": "remote",

@@ -51,7 +51,7 @@ def test_every_rival_has_an_environment(load: Any) -> None:
     for question in run.QUESTIONS:
         rivals = {p.stem for p in (ROOT / question).glob("*.py")}
         assert "ours" in rivals
-        names = {run.SHARED.get(r, r) for r in rivals - {"ours"}}
+        names = {run.SHARED.get(r, r) for r in rivals if not r.startswith("ours")}
         assert names <= set(run.ENVIRONMENTS), question
 
 

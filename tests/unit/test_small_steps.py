@@ -252,10 +252,10 @@ SGD_MOMENTUM = (
     "t4 = subtract t3 t2; t5 = subtract t4 t1; t6 = add i3 t5; out t5 t6"
 )
 ADAM = (
-    "t0 = multiply i0 i1; t1 = multiply i2 i3; t2 = add t1 t0; t3 = multiply t2 0.1; "
-    "t4 = multiply i4 0.9; t5 = add t4 t3; t6 = multiply t5 i5; t7 = multiply t2 t2; "
-    "t8 = multiply t7 0.001; t9 = multiply i6 0.999; t10 = add t9 t8; t11 = sqrt t10; "
-    "t12 = add t11 1e-08; t13 = divide t6 t12; t14 = subtract i0 t13; out t5 t10 t14"
+    "t0 = multiply i0 i1; t1 = multiply i2 i3; t2 = add t1 t0; t3 = multiply t2 t2; "
+    "t4 = multiply t3 0.001; t5 = multiply i4 0.999; t6 = add t5 t4; t7 = sqrt t6; "
+    "t8 = add t7 1e-08; t9 = multiply t2 0.1; t10 = multiply i5 0.9; t11 = add t10 t9; "
+    "t12 = multiply t11 i6; t13 = divide t12 t8; t14 = subtract i0 t13; out t6 t11 t14"
 )
 SGD_PLAIN = (
     "t0 = multiply i0 i1; t1 = multiply t0 i2; t2 = multiply i3 i4; t3 = subtract t2 t1; out t3"
@@ -263,7 +263,7 @@ SGD_PLAIN = (
 WHOLE = {
     "sgd": (SGD_PLAIN, "fssfs"),
     "sgd_momentum": (SGD_MOMENTUM, "fssfsf"),
-    "adam": (ADAM, "fsfsfsf"),
+    "adam": (ADAM, "fsfsffs"),
     "bias and relu": ("t0 = add i0 i1; t1 = relu t0; out t1", "ff"),
     "gradient of relu": ("t0 = greater i0 0.0; t1 = select t0 i1 0.0; out t1", "ff"),
     "gradient of tanh": (

@@ -29,21 +29,21 @@ void sgd(const float* const* in, float* const* out, const float*, int64_t n) {
   for (int64_t i = 0; i < n; ++i) new_weight[i] = weight[i] * keep - grad[i] * rescale * rate;
 }
 
-// Weight, decay, gradient, rescale, first moment, rate, second moment.
+// Weight, decay, gradient, rescale, second moment, first moment, rate.
 void adam(const float* const* in, float* const* out, const float* literals, int64_t n) {
-  const float *weight = in[0], *grad = in[2], *first = in[4], *second = in[6];
-  const float decay = *in[1], rescale = *in[3], rate = *in[5];
-  const float fresh1 = literals[0], keep1 = literals[1], fresh2 = literals[2];
-  const float keep2 = literals[3], epsilon = literals[4];
-  float *new_first = out[0], *new_second = out[1], *new_weight = out[2];
+  const float *weight = in[0], *grad = in[2], *second = in[4], *first = in[5];
+  const float decay = *in[1], rescale = *in[3], rate = *in[6];
+  const float fresh2 = literals[0], keep2 = literals[1], epsilon = literals[2];
+  const float fresh1 = literals[3], keep1 = literals[4];
+  float *new_second = out[0], *new_first = out[1], *new_weight = out[2];
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
     const float old = weight[i];
     const float g = grad[i] * rescale + old * decay;
-    const float m = first[i] * keep1 + g * fresh1;
     const float v = second[i] * keep2 + g * g * fresh2;
-    new_first[i] = m;
+    const float m = first[i] * keep1 + g * fresh1;
     new_second[i] = v;
+    new_first[i] = m;
     new_weight[i] = old - m * rate / (__builtin_sqrtf(v) + epsilon);
   }
 }
@@ -84,10 +84,10 @@ const WholeProgram programs[] = {
      "add i3 t5;out t5 t6",
      "fssfsf", sgd_momentum},
     {"multiply i0 i1;multiply t0 i2;multiply i3 i4;subtract t2 t1;out t3", "fssfs", sgd},
-    {"multiply i0 i1;multiply i2 i3;add t1 t0;multiply t2 #;multiply i4 #;add t4 t3;"
-     "multiply t5 i5;multiply t2 t2;multiply t7 #;multiply i6 #;add t9 t8;sqrt t10;add t11 #;"
-     "divide t6 t12;subtract i0 t13;out t5 t10 t14",
-     "fsfsfsf", adam},
+    {"multiply i0 i1;multiply i2 i3;add t1 t0;multiply t2 t2;multiply t3 #;multiply i4 #;"
+     "add t5 t4;sqrt t6;add t7 #;multiply t2 #;multiply i5 #;add t10 t9;multiply t11 i6;"
+     "divide t12 t8;subtract i0 t13;out t6 t11 t14",
+     "fsfsffs", adam},
     {"add i0 i1;relu t0;out t1", "ff", add_relu},
     {"greater i0 #;select t0 i1 #;out t1", "ff", relu_gradient},
     {"multiply i0 i0;subtract # t0;multiply i1 t1;out t2", "ff", tanh_gradient},

@@ -1,7 +1,7 @@
 """Stores of several workers over real sockets, all in this process."""
 
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -19,6 +19,13 @@ from mixflow.kvstore.transport.faults import Faults
 from mixflow.kvstore.transport.zeromq import Server
 
 pytest.importorskip("zmq")
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_left():
+    yield
+    with suppress(MXNetError):  # what a test left behind is its own
+        mx.nd.waitall()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.server import Add
 from mixflow.kvstore.simulator import Cluster, Crash, Job, Network
 
-COUNT = int(os.environ.get("MIXFLOW_TEST_COUNT", "100"))
+COUNT = 2500 if os.environ.get("MIXFLOW_FULL_COUNTS") else 100
 
 
 class Run:

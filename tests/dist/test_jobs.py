@@ -1,0 +1,133 @@
+"""Whole jobs: real processes, killed at random moments."""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mixflow.errors import MixflowError, ParamError
+from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.policy import Async
+
+pytest.importorskip("zmq")
+COUNTER = str(Path(__file__).with_name("counter.py"))
+COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
+
+
+def run(folder, workers=2, servers=2, steps=20, pause=0.02, kill=None, name="dist_sync", **options):
+    """A counting job; `kill(job)` runs beside it. Gives the job and each worker's end."""
+    store = StoreOptions(**{"deadline": 30.0, "repeat": 0.1, "bound": 1000, **options})
+    command = [sys.executable, COUNTER, str(steps), str(pause), str(folder), name]
+    job = Job(command, JobOptions(workers, servers, store, deadline=90.0))
+    if kill:
+        threading.Thread(target=kill, args=[job], daemon=True).start()
+    assert job.run() == 0
+    ends = [json.loads((folder / f"end{rank}").read_text()) for rank in range(workers)]
+    return job, ends
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    deadline = time.monotonic() + 10
+    while set(psutil.Process().children(recursive=True)) - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def progressed(folder, steps):
+    """Waits until some worker has done so many steps."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done = [len(p.read_text().splitlines()) for p in folder.glob("steps*")]
+        if done and max(done) >= steps:
+            return
+        time.sleep(0.01)
+
+
+def test_a_job_counts_every_push(tmp_path):
+    job, ends = run(tmp_path)
+    assert ends == [{"small": [40.0], "big": [40.0]}] * 2
+    assert not any(event.get("code") for event in job.events)
+
+
+@pytest.mark.parametrize("victim", ["worker1", "worker0", "server0", "server1"])
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_killed_process_is_started_again_and_nothing_is_lost(tmp_path, victim, number):
+    draw = random.Random(number)
+
+    def kill(job):
+        progressed(tmp_path, 1 + draw.randrange(12))
+        time.sleep(draw.random() * 0.05)
+        processes = job.servers if victim.startswith("server") else job.workers
+        key = victim if victim.startswith("server") else int(victim[-1])
+        os.kill(processes[key].pid, signal.SIGKILL)
+
+    job, ends = run(tmp_path, kill=kill)
+    assert [e for e in job.events if e["who"] == victim and e.get("code") == -signal.SIGKILL]
+    for end in ends:
+        assert end == {"small": [40.0], "big": [40.0]}
+
+
+def test_an_asynchronous_job_counts_too(tmp_path):
+    def kill(job):
+        progressed(tmp_path, 5)
+        os.kill(job.servers["server0"].pid, signal.SIGKILL)
+        os.kill(job.workers[0].pid, signal.SIGKILL)
+
+    job, ends = run(tmp_path, kill=kill, policy=Async(), name="dist_async")
+    # The last worker to end has seen every push.
+    assert max(end["small"][0] for end in ends) == 40
+    assert max(end["big"][0] for end in ends) == 40
+
+
+def test_a_worker_that_is_lost_for_good_ends_the_job(tmp_path):
+    def kill(job):
+        progressed(tmp_path, 3)
+        os.kill(job.workers[1].pid, signal.SIGKILL)
+
+    store = StoreOptions(deadline=5.0, repeat=0.1)
+    command = [sys.executable, COUNTER, "500", "0.01", str(tmp_path)]
+    job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=60.0))
+    threading.Thread(target=kill, args=[job], daemon=True).start()
+    assert job.run() == -signal.SIGKILL
+
+
+def test_the_others_go_on_if_so_configured(tmp_path):
+    def kill(job):
+        progressed(tmp_path, 3)
+        os.kill(job.workers[1].pid, signal.SIGKILL)
+
+    store = StoreOptions(deadline=20.0, repeat=0.1, give_up=True)
+    command = [sys.executable, COUNTER, "30", "0.01", str(tmp_path)]
+    job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=60.0))
+    threading.Thread(target=kill, args=[job], daemon=True).start()
+    assert job.run() == 0
+    assert [e["what"] for e in job.events if e["who"] == "worker1"][-1] == "worker taken out"
+    end = json.loads((tmp_path / "end0").read_text())["small"][0]
+    assert 30 + 3 <= end <= 30 + 30
+
+
+def test_a_job_that_does_not_end_is_ended(tmp_path):
+    command = [sys.executable, COUNTER, "1000000", "0.01", str(tmp_path)]
+    with pytest.raises(MixflowError, match="expected the job to end within 3 s"):
+        Job(command, JobOptions(1, 1, deadline=3.0)).run()
+
+
+def test_options_are_checked():
+    with pytest.raises(ParamError, match="at least one worker"):
+        JobOptions(workers=0)
+    os.environ.pop("DMLC_PS_ROOT_URI", None)
+    import mixflow as mx
+
+    with pytest.raises(MixflowError, match="mixflow launch"):
+        mx.kv.create("dist_sync")

@@ -1,0 +1,81 @@
+"""Jobs whose processes Ray starts: one small cluster on this machine for all tests."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ray = pytest.importorskip("ray")
+pytest.importorskip("zmq")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
+from mixflow.kvstore.options import StoreOptions  # noqa: E402
+from mixflow.kvstore.ray_cluster import RaySpawner, wait_for_nodes  # noqa: E402
+
+COUNTER = str(Path(__file__).with_name("counter.py"))
+HEALTH = {
+    "health_check_period_ms": 300,
+    "health_check_timeout_ms": 500,
+    "health_check_failure_threshold": 2,
+    "health_check_initial_delay_ms": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    before = set(psutil.Process().children(recursive=True))
+    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20}
+    made = Cluster(initialize_head=True, head_node_args={**head, "_system_config": HEALTH})
+    made.add_node(num_cpus=2, object_store_memory=100 << 20)
+    ray.init(address=made.address, log_to_driver=False)
+    wait_for_nodes(2, 30)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    deadline = time.monotonic() + 15
+    while set(psutil.Process().children(recursive=True)) - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def job(folder, steps=20, pause=0.03):
+    command = [sys.executable, COUNTER, str(steps), str(pause), str(folder)]
+    store = StoreOptions(deadline=30.0, repeat=0.1, bound=1000)
+    return Job(command, JobOptions(2, 2, store, deadline=120.0), RaySpawner())
+
+
+def ends(folder):
+    return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
+
+
+def progressed(folder, steps):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done = [len(p.read_text().splitlines()) for p in folder.glob("steps*")]
+        if done and max(done) >= steps:
+            return
+        time.sleep(0.02)
+
+
+def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
+    made = job(tmp_path)
+
+    def kill():
+        progressed(tmp_path, 5)
+        assert len({p.node for p in made.servers.values()}) == 2
+        os.kill(made.servers["server1"].pid, signal.SIGKILL)
+        os.kill(made.workers[1].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert made.run() == 0
+    killer.join()
+    assert ends(tmp_path) == [{"small": [40.0], "big": [40.0]}] * 2
+    assert {e["who"] for e in made.events if e.get("code")} == {"server1", "worker1"}
