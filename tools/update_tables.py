@@ -1,9 +1,10 @@
-"""Fills the table between ``<!-- bench -->`` and ``<!-- /bench -->`` of README.md.
+"""Fills the tables between ``<!-- bench -->`` and ``<!-- /bench -->`` of two documents.
 
     python tools/update_tables.py [--check]
 
-Reads the rows of benchmarks/results/*.json. With --check it writes nothing and exits with 1 where
-the table is not what the rows say.
+README.md gets the headline questions, docs/benchmarks.md all of them, from the rows of
+benchmarks/results/*.json. With --check it writes nothing and exits with 1 where a table is not what
+the rows say.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OPEN, CLOSE = "<!-- bench -->", "<!-- /bench -->"
+#: Documents with tables, and the questions that they show (None: all).
+DOCUMENTS: dict[str, tuple[str, ...] | None] = {
+    "README.md": ("convnets", "small_nets"),
+    "docs/benchmarks.md": None,
+}
 EMPTY = "No rows yet: `make bench`, then `python tools/update_tables.py`."
 Row = dict[str, Any]
 #: Shares of limits that rows may carry, and their columns. The first counts direct convolution, so
@@ -27,9 +33,8 @@ KINDS = ("train", "predict")
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Every row with a time, in order of the files' names; bytes stand in docs/design/memory.md."""
-    rows = [row for path in sorted(folder.glob("*.json")) for row in json.loads(path.read_text())]
-    return [row for row in rows if "median_seconds" in row]
+    """Every row of every question, in order of the files' names."""
+    return [row for path in sorted(folder.glob("*.json")) for row in json.loads(path.read_text())]
 
 
 def shown(row: Row) -> str:
@@ -139,16 +144,19 @@ def filled(text: str, content: str) -> str:
 
 
 def main() -> int:
-    """Writes or checks the table."""
-    path = ROOT / "README.md"
-    old = path.read_text()
-    new = filled(old, table(read_rows(ROOT / "benchmarks" / "results")))
-    if "--check" in sys.argv[1:]:
-        if new != old:
-            print("README.md: the table is not current; run python tools/update_tables.py")
-        return int(new != old)
-    path.write_text(new)
-    return 0
+    """Writes or checks the tables."""
+    rows, stale = read_rows(ROOT / "benchmarks" / "results"), 0
+    for name, questions in DOCUMENTS.items():
+        path = ROOT / name
+        old = path.read_text()
+        chosen = [r for r in rows if questions is None or r["question"] in questions]
+        new = filled(old, table(chosen))
+        if "--check" not in sys.argv[1:]:
+            path.write_text(new)
+        elif new != old:
+            print(f"{name}: a table is not current; run python tools/update_tables.py")
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":
