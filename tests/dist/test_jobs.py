@@ -9,8 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+
+from mixflow.cli import main
 
 from mixflow.errors import MixflowError, ParamError
 from mixflow.kvstore.cluster import Job, JobOptions
@@ -131,3 +134,39 @@ def test_options_are_checked():
 
     with pytest.raises(MixflowError, match="mixflow launch"):
         mx.kv.create("dist_sync")
+
+
+def fitted(folder, workers, batch_size, kill=None):
+    out = folder / f"weights{workers}.npz"
+    program = str(Path(__file__).with_name("fit.py"))
+    store = StoreOptions(deadline=30.0, repeat=0.1)
+    command = [sys.executable, program, str(out), str(batch_size)]
+    job = Job(command, JobOptions(workers, 1, store, deadline=90.0))
+    if kill:
+        threading.Thread(target=kill, args=[job], daemon=True).start()
+    assert job.run() == 0
+    return dict(np.load(out))
+
+
+def test_fit_on_two_workers_equals_fit_on_one_with_twice_the_batch(tmp_path):
+    one, two = fitted(tmp_path, 1, 32), fitted(tmp_path, 2, 16)
+    for name, values in one.items():
+        np.testing.assert_allclose(two[name], values, atol=1e-5)
+
+
+def test_the_command_launches_a_program_and_tells_what_happened(tmp_path):
+    events = tmp_path / "events.json"
+    command = ["launch", "-n", "2", "--events", str(events), sys.executable, COUNTER]
+    assert main([*command, "3", "0", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "end1").read_text())["small"] == [6.0]
+    assert {e["who"] for e in json.loads(events.read_text())} >= {"server0", "worker0", "worker1"}
+
+
+def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
+    assert main(["launch", "-n", "1"]) == 1
+    assert "expected a command after the options" in capsys.readouterr().err
+    assert main(["launch", "-n", "1", "--staleness", "2", "true"]) == 1
+    assert "expected options of" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "-n", "1", "--restarts", "0", sys.executable, "-c", "raise SystemExit(5)"])
+    assert ended.value.code == 5

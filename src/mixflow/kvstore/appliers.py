@@ -64,9 +64,16 @@ class Optimizing:
         return self._weights[key]
 
     def _name(self, key: str) -> str:
-        """Slices of a key count their updates apart, but share its multipliers."""
+        """Slices of a key count their updates apart, but share its name and multipliers."""
         assert self._updater is not None
-        self._updater.optimizer.idx2name.setdefault(key, key.rpartition("/")[0])
+        optimizer = self._updater.optimizer
+        if key not in optimizer.idx2name:
+            text = key.rpartition("/")[0]
+            index: int | str = int(text) if text.isdigit() else text
+            optimizer.idx2name[key] = optimizer.idx2name.get(index, text)
+            for table in (optimizer.lr_mult, optimizer.wd_mult):
+                if index in table:
+                    table[key] = table[index]
         return key
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:

@@ -27,7 +27,8 @@ from .client import Client, Ticket
 from .compression import Compression
 from .local import LocalKVStore
 from .messages import Array, Gradient
-from .options import NAMES, StoreOptions
+from .options import NAMES, StoreOptions, policy_of
+from .policy import Backup
 from .rendezvous import Enquirer
 from .sharding import Entry
 from .transport.zeromq import Call, Link
@@ -131,6 +132,14 @@ class DistKVStore(KVStoreBase):
     def num_workers(self) -> int:
         """Number of workers that the job was started with."""
         return self._num_workers
+
+    @property
+    def parts_per_update(self) -> int:
+        """Pushes that one update sums: gradients are means over as many batches."""
+        policy = self.options.policy
+        if isinstance(policy, Backup):
+            return min(policy.take, self._num_workers)
+        return self._num_workers if policy.rounds else 1
 
     # -- keys
 
@@ -356,6 +365,16 @@ class DistKVStore(KVStoreBase):
             raise MixflowError("[kvstore] expected compression to be set once, got a second call")
         self._compression = Compression.from_params(compression_params)
 
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """The states lie on the servers.
+
+        Raises:
+            MixflowError: always.
+        """
+        raise MixflowError("[kvstore] expected a store of one process to save states, got a job's")
+
+    load_optimizer_states = save_optimizer_states
+
     def set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
         """Updaters run in one process only.
 
@@ -401,6 +420,12 @@ class DistKVStore(KVStoreBase):
         nonce = uuid.uuid4().hex
         found = enquirer.wait_for_servers("hello", START_SECONDS, rank=rank, nonce=nonce)
         options = StoreOptions.from_json(found["options"])
+        if options.policy.name != policy_of(name).name:
+            raise MixflowError(
+                f"[kvstore] expected '{name}', got a job of consistency "
+                f"'{options.policy.name}'; start it with 'mixflow launch --consistency "
+                f"{policy_of(name).name}'"
+            )
         made = cls(
             name,
             rank,

@@ -279,8 +279,16 @@ class BaseModule:
         )
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         train_metric = _metric.create(eval_metric)
+        done = self._steps_done()
         for epoch in range(begin_epoch, num_epoch):
             began = time.monotonic()
+            if done:
+                # Started again in the middle of a job: the data goes by, as it did before.
+                done = self._skip(train_data, done)
+                if done:
+                    continue
+            else:
+                train_data.reset()
             self._train_epoch(train_data, epoch, train_metric, batch_end_callback, monitor)
             for name, value in train_metric.get_global_name_value():
                 self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
@@ -297,6 +305,22 @@ class BaseModule:
                 for name, value in found:
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
 
+    def _steps_done(self) -> int:
+        """Batches of this call of `fit` that were trained on before the process was restarted."""
+        return 0
+
+    @staticmethod
+    def _skip(train_data: DataIter, count: int) -> int:
+        """Passes over up to `count` batches of a fresh epoch; how many remain to be passed over."""
+        train_data.reset()
+        while count:
+            try:
+                next(train_data)
+            except StopIteration:
+                return count
+            count -= 1
+        return 0
+
     def _train_epoch(
         self,
         train_data: DataIter,
@@ -306,7 +330,6 @@ class BaseModule:
         monitor: Any,
     ) -> None:
         train_metric.reset()
-        train_data.reset()
         for nbatch, batch in enumerate(train_data):
             if monitor is not None:
                 monitor.tic()

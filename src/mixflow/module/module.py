@@ -18,6 +18,7 @@ from ..errors import MixflowError, ParamError, ShapeError
 from ..files import write_atomically
 from ..initializer import InitDesc
 from ..io import DataBatch, DataDesc
+from ..kvstore import DistKVStore
 from ..ndarray import NDArray
 from ..symbol import Symbol
 from .base_module import BaseModule
@@ -387,31 +388,47 @@ class Module(BaseModule):
         if self.optimizer_initialized and not force_init:
             return
         names = self._trained_names()
+        store = self._find_store(kvstore)
         if isinstance(optimizer, str):
             params = dict(optimizer_params)
-            params.setdefault("rescale_grad", 1.0 / self._executors.batch_size)
+            parts = store.parts_per_update if isinstance(store, DistKVStore) else 1
+            params.setdefault("rescale_grad", 1.0 / (self._executors.batch_size * parts))
             optimizer = opt.create(
                 optimizer, sym=self.symbol, param_idx2name=dict(enumerate(names)), **params
             )
         self._optimizer = optimizer
         self._updater = opt.get_updater(optimizer)
         self._fused = None
-        self._kvstore = self._make_store(kvstore)
+        self._kvstore = self._fill_store(store)
         self.optimizer_initialized = True
         if self._preload_states is not None:
             self.load_optimizer_states(*self._preload_states)
 
-    def _make_store(self, kvstore: Any) -> Any:
-        """A store with every trained parameter, or None where one context needs none."""
-        if isinstance(kvstore, str):
-            made = kvs.create(kvstore)  # an unknown name is an error in any case
-            kvstore = made if len(self._contexts) > 1 else None
-        if kvstore is None:
+    def _find_store(self, kvstore: Any) -> Any:
+        """The store of a name or the store itself; None where one context needs none."""
+        if not isinstance(kvstore, str):
+            return kvstore
+        made = kvs.create(kvstore)  # an unknown name is an error in any case
+        return made if len(self._contexts) > 1 or isinstance(made, DistKVStore) else None
+
+    def _fill_store(self, store: Any) -> Any:
+        """The store with every trained parameter and the optimizer; its values are ours then."""
+        if store is None:
             return None
-        for index, name in enumerate(self._trained_names()):
-            kvstore.init(index, self._executors.arrays("arg", name)[0])
-        kvstore._set_updater(self._updater)
-        return kvstore
+        names = self._trained_names()
+        for index, name in enumerate(names):
+            store.init(index, self._executors.arrays("arg", name)[0])
+        if not isinstance(store, DistKVStore):
+            store._set_updater(self._updater)
+            return store
+        store.set_optimizer(self._optimizer)
+        for index, name in enumerate(names):
+            store.pull(index, self._executors.arrays("arg", name), priority=-index)
+        return store
+
+    def _steps_done(self) -> int:
+        """Batches that this worker had trained on before it was started again."""
+        return self._kvstore.first_step if isinstance(self._kvstore, DistKVStore) else 0
 
     def _trained_names(self) -> list[str]:
         requests = self._executors.grad_req
@@ -430,8 +447,8 @@ class Module(BaseModule):
         names = self._trained_names()
         if self._kvstore is not None:
             for index, name in enumerate(names):
-                self._kvstore.push(index, self._executors.arrays("grad", name), priority=-index)
-                self._kvstore.pull(index, self._executors.arrays("arg", name), priority=-index)
+                grads, args = (self._executors.arrays(kind, name) for kind in ("grad", "arg"))
+                self._kvstore.pushpull(index, grads, args, priority=-index)
             return
         if len(self._contexts) > 1:
             raise MixflowError("[Module.update] expected a kvstore for several contexts, got None")

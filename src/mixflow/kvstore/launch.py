@@ -1,0 +1,78 @@
+"""``mixflow launch``: runs a program as the workers of a job, with its servers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import ParamError
+from ..files import write_atomically
+from .cluster import Job, JobOptions, LocalSpawner, Spawner
+from .options import StoreOptions
+from .policy import POLICIES, Policy, named
+from .transport.faults import Faults
+
+
+def add_launch(command: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    command.add_argument("-n", "--num-workers", type=int, required=True)
+    command.add_argument("-s", "--num-servers", type=int, default=1)
+    command.add_argument(
+        "--address", help="a Ray cluster ('auto', 'host:port', 'local'); default: this host only"
+    )
+    command.add_argument("--consistency", choices=list(POLICIES), default="dist_sync")
+    command.add_argument("--staleness", type=int, help="clocks, of dist_ssp")
+    command.add_argument("--take", type=int, help="pushes that make an update, of dist_backup")
+    command.add_argument("--deadline", type=float, default=60.0, help="seconds of any wait")
+    command.add_argument("--restarts", type=int, default=3, help="of each worker")
+    command.add_argument(
+        "--give-up", action="store_true", help="go on without a worker that is lost for good"
+    )
+    command.add_argument("--faults", default="", help="on purpose, e.g. 'lose=0.01,delay=0.1'")
+    command.add_argument("--events", help="file for what happened, as JSON")
+    command.add_argument("program", nargs=argparse.REMAINDER, help="command of each worker")
+    command.set_defaults(run=launch)
+
+
+def launch(args: argparse.Namespace) -> None:
+    """Runs the job; ends with the exit code of a worker that failed for good.
+
+    Raises:
+        ParamError: no command, or options that do not fit together.
+        MixflowError: a server can't be kept alive, or the cluster has no room.
+    """
+    if not args.program:
+        raise ParamError("[launch] expected a command after the options, got none")
+    store = StoreOptions(
+        policy=_policy(args),
+        deadline=args.deadline,
+        give_up=args.give_up,
+        faults=Faults.from_text(args.faults),
+    )
+    options = JobOptions(args.num_workers, args.num_servers, store, worker_restarts=args.restarts)
+    job = Job(args.program, options, _spawner(args.address))
+    try:
+        code = job.run()
+    finally:
+        if args.events:
+            write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
+    if code:
+        print(f"mixflow: [launch] a worker ended with {code}", file=sys.stderr)
+        raise SystemExit(code if code > 0 else 128 - code)
+
+
+def _policy(args: argparse.Namespace) -> Policy:
+    given: dict[str, Any] = {"staleness": args.staleness, "take": args.take}
+    return named(args.consistency, **{k: v for k, v in given.items() if v is not None})
+
+
+def _spawner(address: str | None) -> Spawner:
+    if address is None:
+        return LocalSpawner()
+    from .ray_cluster import RaySpawner
+
+    return RaySpawner(None if address == "local" else address, folder=os.getcwd())
