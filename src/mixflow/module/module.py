@@ -421,6 +421,7 @@ class Module(BaseModule):
         if not isinstance(store, DistKVStore):
             store._set_updater(self._updater)
             return store
+        assert self._optimizer is not None
         store.set_optimizer(self._optimizer)
         for index, name in enumerate(names):
             store.pull(index, self._executors.arrays("arg", name), priority=-index)
