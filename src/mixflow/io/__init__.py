@@ -3,6 +3,7 @@
 from .arrays import MNISTIter, NDArrayIter, read_idx
 from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
+from .image_det_records import ImageDetRecordIter
 from .image_records import (
     ImageRecordInt8Iter,
     ImageRecordIter,
@@ -15,6 +16,7 @@ __all__ = [
     "DataBatch",
     "DataDesc",
     "DataIter",
+    "ImageDetRecordIter",
     "ImageRecordInt8Iter",
     "ImageRecordIter",
     "ImageRecordUInt8Iter",
