@@ -142,7 +142,7 @@ class FakeDataset:
 
 def test_ray_batches() -> None:
     made = list(ray_batches(FakeDataset(), 3, transform=lambda b: {**b, "data": b["data"] + 1}))
-    assert [(d.asnumpy().tolist(), lab.shape) for d, lab in made][0] == ([[1, 1]] * 3, (3,))
+    assert next((d.asnumpy().tolist(), lab.shape) for d, lab in made) == ([[1, 1]] * 3, (3,))
     assert len(made) == 2 and made[0][0].dtype == np.uint8
     with pytest.raises(ParamError, match="a column 'x', got data, label"):
         next(ray_batches(FakeDataset(), 3, "x"))
