@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "data")
+QUESTIONS = ("import_time", "dispatch", "tape", "small_nets", "convnets", "recordio", "data")
 #: Packages of each rival's environment; `ours` and `ours_*` use the
 #: interpreter that runs this file.
 ENVIRONMENTS = {

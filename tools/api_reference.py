@@ -23,9 +23,11 @@ from mixflow import ir  # noqa: E402
 from mixflow.ndarray import register  # noqa: E402
 
 MODULES = (
-    "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets", "errors",
-    "executor", "initializer", "io", "kvstore", "lr_scheduler", "metric", "model", "models",
-    "module", "name", "ndarray", "operator", "optimizer", "random", "symbol", "visualization",
+    "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets",
+    "errors", "executor", "im2rec", "image", "initializer", "io", "kvstore", "lr_scheduler",
+    "metric", "model", "models", "module", "name", "ndarray", "operator", "optimizer", "pipeline",
+    "random",
+    "recordio", "symbol", "visualization",
 )  # fmt: skip
 
 

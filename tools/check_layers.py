@@ -39,6 +39,7 @@ LAYERS: list[list[str]] = [
     ["optimizer"],
     ["recordio"],
     ["io", "image", "pipeline"],
+    ["im2rec"],
     ["kvstore"],
     ["visualization", "checkpoint", "monitor", "profiler", "callback"],
     ["module", "model", "gluon", "models"],

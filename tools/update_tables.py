@@ -36,8 +36,9 @@ def shown(seconds: float | None) -> str:
 
 
 def rivals_of(rows: Iterable[Row]) -> list[str]:
-    """Names of those measured, ours first."""
-    return sorted({r["rival"] for r in rows}, key=lambda name: (name != "ours", name))
+    """Names of those measured, ours first; other ways of ours (`ours_...`) are left out."""
+    names = {r["rival"] for r in rows if not r["rival"].startswith("ours_")}
+    return sorted(names, key=lambda name: (name != "ours", name))
 
 
 def table(rows: list[Row]) -> str:
@@ -62,7 +63,9 @@ def table(rows: list[Row]) -> str:
 
 def facts(rows: list[Row]) -> str:
     """Machine, versions and commits of the rows."""
-    versions = sorted({r["version"] for r in rows if r["rival"] != "ours" and " " in r["version"]})
+    versions = sorted(
+        {r["version"] for r in rows if not r["rival"].startswith("ours") and " " in r["version"]}
+    )
     machines = sorted({f"{r['processor']}, {r['threads']} threads" for r in rows})
     commits = sorted({f"{r['commit']} ({r['date']})" for r in rows})
     return (

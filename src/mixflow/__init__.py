@@ -6,6 +6,7 @@ from . import (
     callback,
     config,
     context,
+    image,
     initializer,
     io,
     kvstore,
@@ -39,6 +40,7 @@ from .symbol import Symbol
 
 #: MXNet's short names.
 nd, sym, mod, init = ndarray, symbol, module, initializer
+img = image
 kv, opt, viz = kvstore, optimizer, visualization
 rnd, mon = random, monitor
 
@@ -64,6 +66,8 @@ __all__ = [
     "cpu_pinned",
     "current_context",
     "gpu",
+    "image",
+    "img",
     "init",
     "initializer",
     "io",

@@ -15,12 +15,13 @@ from . import datasets, extras, models, profiler, train, visualization
 from .checkpoint import load_checkpoint
 from .errors import MixflowError, UnknownNameError, describe_unknown
 from .files import write_atomically
+from .im2rec import command as im2rec
 from .io import NDArrayIter
 from .libinfo import __version__
 from .module import Module
 
 NETWORK_HELP = "e.g. lenet, mlp, resnet-20-cifar"
-DATA_HELP = "digits, fashion-mnist or a folder of idx files"
+DATA_HELP = "digits, mnist, fashion-mnist, cifar10 or a folder of their files"
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -287,6 +288,9 @@ def parser() -> argparse.ArgumentParser:
     _add(four, "--repeat", 3, "runs; the fastest of each step counts")
     _add(four, "--show", 10, "steps to print")
     four.set_defaults(run=_profile)
+
+    im2rec.add_im2rec(commands.add_parser("im2rec", help="record files from images"))
+    im2rec.add_rec2idx(commands.add_parser("rec2idx", help="the index of a record file"))
     return top
 
 

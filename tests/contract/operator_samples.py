@@ -484,6 +484,34 @@ add(
 )
 add("_shuffle", S(n(6, 2), record=False))
 
+# Images: compared with MXNet by tests/oracle/image_cases.py ---------------------------------
+
+add(
+    "_image_to_tensor",
+    S(n(4, 5, 3), record=False, fd=False),
+    S(n(2, 4, 5, 1), record=False, fd=False),
+)
+add(
+    "_image_normalize",
+    S(n(3, 4, 5), mean=(1.0, 2.0, 3.0), std=(2.0, 3.0, 4.0), record=False),
+    S(n(2, 3, 4, 5), mean=(1.0,), std=(2.0,), record=False),
+    S(n(2, 4, 5), record=False),
+)
+add(
+    "_image_crop",
+    S(n(4, 5, 3), x=1, y=0, width=2, height=3, record=False),
+    S(n(2, 4, 5, 3), x=1, y=2, width=4, height=2, record=False),
+)
+for _name in ("flip_left_right", "flip_top_bottom", "random_flip_left_right"):
+    add("_image_" + _name, S(n(4, 5, 3), record=False))
+add("_image_random_flip_top_bottom", S(ints(4, 5, 3, dtype="uint8"), record=False))
+for _name in ("brightness", "contrast", "saturation"):
+    _factors = {"min_factor": 0.5, "max_factor": 1.5}
+    add("_image_random_" + _name, S(n(4, 5, 3), record=False, **_factors))
+    add("_image_random_" + _name, S(n(4, 5, 1), record=False, **_factors))
+add("_image_adjust_lighting", S(n(4, 5, 3), alpha=(0.1, 0.2, 0.3), record=False))
+add("_image_random_lighting", S(n(4, 5, 3), record=False), S(n(4, 5, 1), record=False))
+
 # Layers -------------------------------------------------------------------------------------
 
 add(

@@ -313,7 +313,7 @@ class TestIterators:
         )
         batch = found.next()
         assert batch.data[0].shape == (2, 1, 3, 3)
-        assert np.allclose(batch.data[0].asnumpy()[:, 0] * 255, images)
+        assert np.allclose(batch.data[0].asnumpy()[:, 0] * 256, images)
         for cut in (2, 7, len(raw) - 1):
             (tmp_path / "images").write_bytes(raw[:cut])
             with pytest.raises(FormatError, match="expected"):
@@ -367,7 +367,9 @@ class TestDatasets:
         assert np.allclose(datasets.enlarge(np.full((1, 8, 8), 0.5), 28), 0.5)
 
     def test_unknown_set(self):
-        with pytest.raises(MixflowError, match="expected digits, fashion-mnist or a folder"):
+        with pytest.raises(
+            MixflowError, match="expected digits, mnist, fashion-mnist, cifar10 or a folder"
+        ):
             datasets.load("nothing-here")
 
     def test_missing_file_is_named(self, tmp_path):

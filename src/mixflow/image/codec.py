@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import config, extras
 from ..errors import DTypeError, FileError, FormatError, ParamError, ShapeError
-from .header import FORMATS, Header
+from .header import FORMATS, Header, check_structure
 from .header import header as _read_header
 
 __all__ = [
@@ -131,11 +131,7 @@ def decode(
     data = bytes_of(buffer, operator)
     if data.size == 0:
         raise FormatError(f"[{operator}] expected an encoded image, got no bytes")
-    try:
-        found = _read_header(data.data)
-    except FormatError as error:
-        raise FormatError(str(error).replace("[image header]", f"[{operator}]", 1)) from None
-    check_size(found.height, found.width, operator, pixel_limit)
+    found = _checked_header(data, operator, pixel_limit)
     cv2 = _cv2()
     mode = (cv2.IMREAD_COLOR_RGB if to_rgb else cv2.IMREAD_COLOR) if flag else cv2.IMREAD_GRAYSCALE
     try:
@@ -145,6 +141,17 @@ def decode(
     if pixels is None:
         raise _corrupt(operator, found, data, "the decoder gives up")
     return _as_three_axes(pixels)
+
+
+def _checked_header(data: Array, operator: str, pixel_limit: int | None) -> Header:
+    """The header of a file that a decoder may see."""
+    try:
+        found = _read_header(data.data)
+        check_size(found.height, found.width, operator, pixel_limit)
+        check_structure(data.data, found)
+        return found
+    except FormatError as error:
+        raise FormatError(str(error).replace("[image header]", f"[{operator}]", 1)) from None
 
 
 def _corrupt(operator: str, found: Header, data: Array, reason: str) -> FormatError:

@@ -7,15 +7,16 @@ decoded at all.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import FormatError
 
-#: Marker segments of a JPEG, or tokens of a PNM, that may stand before the size.
+#: Marker segments of a JPEG, or bytes of a PNM, that may stand before the size.
 _MOST_PARTS = 10_000
-#: Scans of a progressive JPEG: each is a pass over the whole image, however few its bytes.
+#: Scans of a JPEG; encoders write about ten.
 _MOST_SCANS = 500
 
 
@@ -84,20 +85,9 @@ def _jpeg(view: memoryview) -> tuple[int, int, int]:
         (length,) = struct.unpack_from(">H", view, at)
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             _, height, width, channels = struct.unpack_from(">BHHB", view, at + 2)
-            if marker in (0xC2, 0xC6, 0xCA, 0xCE):
-                _check_scans(view)
             return height, width, channels
         at += max(length, 2)
     raise ValueError("no frame header")
-
-
-def _check_scans(view: memoryview) -> None:
-    scans = bytes(view).count(b"\xff\xda")
-    if scans > _MOST_SCANS:
-        raise FormatError(
-            f"[image header] expected at most {_MOST_SCANS} scans in a progressive jpeg, "
-            f"got {scans}"
-        )
 
 
 def _png(view: memoryview) -> tuple[int, int, int]:
@@ -167,16 +157,56 @@ def _tiff(view: memoryview) -> tuple[int, int, int]:
     return height, width, tags.get(277, 1)
 
 
+_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,10})(?:\s|#[^\n]*\n)+(\d{1,10})[\s#]")
+
+
 def _pnm(view: memoryview) -> tuple[int, int, int]:
-    """Size from the tokens of the text header (P1 to P6); comments run to the end of a line."""
-    kind = view[1] - 0x30
-    numbers: list[int] = []
-    lines = bytes(view[2:_MOST_PARTS]).split(b"\n")
-    for line in lines:
-        numbers += [int(word) for word in line.split(b"#")[0].split()[: 2 - len(numbers)]]
-        if len(numbers) == 2:
-            return numbers[1], numbers[0], 3 if kind in (3, 6) else 1
-    raise ValueError("no size")
+    """Size from the text header (P1 to P6); comments run to the end of a line."""
+    found = _PNM.match(bytes(view[:_MOST_PARTS]))
+    if found is None:
+        raise ValueError("no size")
+    return int(found[2]), int(found[1]), 3 if view[1] in b"36" else 1
+
+
+def check_structure(buffer: bytes | memoryview, found: Header) -> None:
+    """Refuses what costs a decoder far more than the size of the image tells.
+
+    A chunk of a PNG that is longer than the file (OpenCV allocates its length), and a JPEG of many
+    scans (each a pass over the image, whatever its bytes).
+
+    Args:
+        buffer: the whole file.
+        found: its header.
+
+    Raises:
+        FormatError: as said.
+    """
+    view = memoryview(buffer).cast("B")
+    if found.format == "jpeg":
+        scans = bytes(view).count(b"\xff\xda")
+        if scans > _MOST_SCANS:
+            raise FormatError(
+                f"[image header] expected at most {_MOST_SCANS} scans in a jpeg, got {scans}"
+            )
+    elif found.format == "png":
+        _check_chunks(view)
+
+
+def _check_chunks(view: memoryview) -> None:
+    at, size = 8, len(view)
+    while at < size:
+        if at + 12 > size:
+            break
+        length, kind = struct.unpack_from(">I4s", view, at)
+        if length > size - at - 12:
+            break
+        if kind == b"IEND":
+            return
+        at += 12 + length
+    raise FormatError(
+        f"[image header] expected a whole png, got {size} bytes that end inside of the chunk at "
+        f"byte {at}"
+    )
 
 
 #: Name, whether the first 16 bytes are such a file, reader of (height, width, channels).

@@ -1,8 +1,10 @@
 """Data iterators (``mx.io``)."""
 
-from .arrays import MNISTIter, NDArrayIter, read_idx
+from .ahead import Ahead
+from .arrays import NDArrayIter
 from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
+from .files import CSVIter, LibSVMIter
 from .image_det_records import ImageDetRecordIter
 from .image_records import (
     ImageRecordInt8Iter,
@@ -10,9 +12,12 @@ from .image_records import (
     ImageRecordUInt8Iter,
     PictureIter,
 )
+from .mnist import MNISTIter, mersenne_order, read_idx
 from .wrappers import PrefetchingIter, ResizeIter
 
 __all__ = [
+    "Ahead",
+    "CSVIter",
     "DataBatch",
     "DataDesc",
     "DataIter",
@@ -20,12 +25,14 @@ __all__ = [
     "ImageRecordInt8Iter",
     "ImageRecordIter",
     "ImageRecordUInt8Iter",
+    "LibSVMIter",
     "MNISTIter",
     "NDArrayIter",
     "PictureIter",
     "PrefetchingIter",
     "RandomShiftIter",
     "ResizeIter",
+    "mersenne_order",
     "read_idx",
     "shift_images",
 ]

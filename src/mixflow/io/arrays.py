@@ -1,62 +1,124 @@
-"""Iterators over arrays in memory, and over MNIST's files."""
+"""Iterators over arrays in memory, dense or sparse, and over datasets that are read by slices."""
 
 from __future__ import annotations
 
-import gzip
-import struct
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import ndarray as nd
 from .. import random as _random
-from ..errors import FormatError, ParamError, ShapeError
+from ..errors import DTypeError, ParamError, ShapeError
 from ..ndarray import NDArray
+from ..ndarray.csr import CSRNDArray, csr_matrix
 from .base import DataBatch, DataDesc, DataIter
 
 Array = np.ndarray[Any, Any]
 
 
-def _named_arrays(data: Any, default_name: str, allow_empty: bool) -> list[tuple[str, Array]]:
-    """(name, host array) pairs of the forms that NDArrayIter takes."""
+class _Source:
+    """One named array, of which samples are taken by number."""
+
+    def __init__(self, name: str, value: Any, axis: int) -> None:
+        self.name = name
+        self.value, self.dtype = _held(name, value)
+        self.axis = axis if axis < len(self.value.shape) else 0
+        self.sparse = isinstance(self.value, CSRNDArray)
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return int(self.value.shape[self.axis])
+
+    def shape(self, batch_size: int) -> tuple[int, ...]:
+        """Shape of a batch."""
+        shape = tuple(self.value.shape)
+        return (*shape[: self.axis], batch_size, *shape[self.axis + 1 :])
+
+    def take(self, numbers: Array, in_order: bool) -> Any:
+        """The samples of these numbers; `in_order` where they follow each other."""
+        if self.sparse:
+            return self.value.take_rows(numbers)
+        if in_order and len(numbers):
+            pick: Any = slice(int(numbers[0]), int(numbers[0]) + len(numbers))
+        else:
+            pick = numbers
+        before = (slice(None),) * self.axis
+        if isinstance(self.value, np.ndarray):
+            return nd.array(self.value[(*before, pick)], dtype=self.dtype)
+        if in_order:
+            return nd.array(np.asarray(self.value[(*before, pick)]), dtype=self.dtype)
+        # Datasets of h5py take rising numbers, each once.
+        rising, back = np.unique(numbers, return_inverse=True)
+        read = np.asarray(self.value[(*before, rising)])
+        return nd.array(np.take(read, back, self.axis), dtype=self.dtype)
+
+
+def _held(name: str, value: Any) -> tuple[Any, Any]:
+    """What a source keeps, and the dtype of its batches: that of an NDArray, else float32."""
+    if isinstance(value, NDArray):
+        return value.asnumpy(), value.dtype
+    if isinstance(value, CSRNDArray):
+        return value, value.dtype
+    if hasattr(value, "tocsr"):
+        made = csr_matrix(value)
+        return made, made.dtype
+    by_slices = (
+        hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__getitem__")
+    )
+    if not isinstance(value, np.ndarray) and not by_slices:
+        try:
+            value = np.asarray(value, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DTypeError(
+                f"[NDArrayIter] expected numbers for '{name}', got {type(value).__name__}: {error}"
+            ) from None
+    if len(value.shape) == 0 or np.dtype(value.dtype).kind not in "biufV":
+        raise DTypeError(
+            f"[NDArrayIter] expected an array of numbers for '{name}', got the shape {value.shape} "
+            f"and {value.dtype}"
+        )
+    return value, np.dtype(np.float32)
+
+
+def _sources(data: Any, default_name: str, allow_empty: bool, axis: int) -> list[_Source]:
+    """Sources of the forms that NDArrayIter takes."""
     if data is None:
         data = []
-    if isinstance(data, (np.ndarray, NDArray)) or hasattr(data, "__array__"):
-        data = [data]
     if isinstance(data, Mapping):
         pairs = [(str(k), v) for k, v in sorted(data.items())]
+    elif not isinstance(data, (list, tuple)):
+        pairs = [(default_name, data)]
     elif len(data) == 1:
         pairs = [(default_name, data[0])]
     else:
         pairs = [(f"_{i}_{default_name}", value) for i, value in enumerate(data)]
     if not pairs and not allow_empty:
         raise ShapeError("[NDArrayIter] expected at least one data array, got none")
-    return [(k, v.asnumpy() if isinstance(v, NDArray) else np.asarray(v)) for k, v in pairs]
-
-
-def _host_type(array: Array) -> Array:
-    """float64 becomes float32, as `mx.nd.array` does."""
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return [_Source(name, value, axis) for name, value in pairs]
 
 
 class NDArrayIter(DataIter):
-    """Batches of arrays that lie in memory.
+    """Batches of arrays that lie in memory, or of datasets that are read by slices.
 
     Args:
-        data: array (N, ...), list of arrays, or dict name -> array.
+        data: array (N, ...), list of arrays, or dict name -> array. Arrays are NDArrays (batches
+            keep their dtype), NumPy arrays and lists (batches are float32, as in MXNet), sparse
+            matrices (CSRNDArray or SciPy: batches are CSRNDArrays), and datasets of h5py or the
+            like, of which only the samples of a batch are read.
         label: the same for labels; None = no labels.
         batch_size: samples per batch.
         shuffle: a new order at each reset, drawn from `mx.random`'s seed.
         last_batch_handle: 'pad' (fill with the first samples), 'discard', or 'roll_over' (the rest
             opens the next epoch).
         data_name, label_name: names for a single array.
-        layout: layout of the data.
+        layout: layout of the data; samples lie along its 'N'.
 
     Raises:
         ShapeError: arrays of different length, or fewer samples than a batch with 'discard'.
         ParamError: unknown `last_batch_handle`, or a batch size below 1.
+        DTypeError: no array of numbers.
     """
 
     def __init__(
@@ -78,9 +140,14 @@ class NDArrayIter(DataIter):
             )
         if batch_size < 1:
             raise ParamError(f"[NDArrayIter] expected a batch size of at least 1, got {batch_size}")
-        self.data = [(k, _host_type(v)) for k, v in _named_arrays(data, data_name, False)]
-        self.label = [(k, _host_type(v)) for k, v in _named_arrays(label, label_name, True)]
-        self.num_data = self.data[0][1].shape[0]
+        axis = max(layout.find("N"), 0)
+        self._data = _sources(data, data_name, False, axis)
+        self._label = _sources(label, label_name, True, axis)
+        self.data = [(s.name, s.value) for s in self._data]
+        self.label = [(s.name, s.value) for s in self._label]
+        self.data_list = [s.value for s in (*self._data, *self._label)]
+        self.num_source = len(self.data_list)
+        self.num_data = self._data[0].count
         self._check_lengths(last_batch_handle)
         self.shuffle = shuffle
         self.last_batch_handle = last_batch_handle
@@ -92,11 +159,11 @@ class NDArrayIter(DataIter):
         self._start_epoch()
 
     def _check_lengths(self, last_batch_handle: str) -> None:
-        for name, array in [*self.data, *self.label]:
-            if array.shape[0] != self.num_data:
+        for source in (*self._data, *self._label):
+            if source.count != self.num_data:
                 raise ShapeError(
-                    f"[NDArrayIter] expected {self.num_data} samples in '{name}', got "
-                    f"{array.shape[0]}"
+                    f"[NDArrayIter] expected {self.num_data} samples in '{source.name}', got "
+                    f"{source.count}"
                 )
         if self.num_data == 0 or (
             last_batch_handle == "discard" and self.num_data < self.batch_size
@@ -106,20 +173,18 @@ class NDArrayIter(DataIter):
                 f"{self.num_data} samples"
             )
 
-    def _descriptions(self, arrays: Sequence[tuple[str, Array]]) -> list[DataDesc]:
-        return [
-            DataDesc(k, (self.batch_size, *v.shape[1:]), v.dtype, self.layout) for k, v in arrays
-        ]
+    def _descriptions(self, sources: Sequence[_Source]) -> list[DataDesc]:
+        return [DataDesc(s.name, s.shape(self.batch_size), s.dtype, self.layout) for s in sources]
 
     @property
     def provide_data(self) -> list[DataDesc]:
         """Name, shape and dtype of each data array of a batch."""
-        return self._descriptions(self.data)
+        return self._descriptions(self._data)
 
     @property
     def provide_label(self) -> list[DataDesc]:
         """Name, shape and dtype of each label array of a batch."""
-        return self._descriptions(self.label)
+        return self._descriptions(self._label)
 
     def _start_epoch(self) -> None:
         if self.shuffle:
@@ -166,20 +231,19 @@ class NDArrayIter(DataIter):
             raise StopIteration
         return DataBatch(self.getdata(), self.getlabel(), self.getpad(), self.getindex())
 
-    def _take(self, arrays: Sequence[tuple[str, Array]]) -> list[NDArray]:
-        whole = self.cursor + self.batch_size <= len(self._order) and not self.shuffle
-        window = slice(self.cursor, self.cursor + self.batch_size)
-        plain = whole and len(self._order) == self.num_data
-        pick: Any = window if plain else self._indices()
-        return [nd.array(v[pick], dtype=v.dtype) for _, v in arrays]
+    def _take(self, sources: Sequence[_Source]) -> list[Any]:
+        whole = self.cursor + self.batch_size <= len(self._order)
+        in_order = whole and not self.shuffle and len(self._order) == self.num_data
+        numbers = self._indices()
+        return [source.take(numbers, in_order) for source in sources]
 
-    def getdata(self) -> list[NDArray]:
+    def getdata(self) -> list[Any]:
         """Data arrays of the current batch."""
-        return self._take(self.data)
+        return self._take(self._data)
 
-    def getlabel(self) -> list[NDArray]:
+    def getlabel(self) -> list[Any]:
         """Label arrays of the current batch."""
-        return self._take(self.label)
+        return self._take(self._label)
 
     def getindex(self) -> Array:
         """Sample numbers of the current batch."""
@@ -188,87 +252,3 @@ class NDArrayIter(DataIter):
     def getpad(self) -> int:
         """Samples at the end of the current batch that only fill it up."""
         return max(0, self.cursor + self.batch_size - len(self._order))
-
-
-def read_idx(path: str | Path) -> Array:
-    """A file of MNIST's idx format (uint8), plain or gzipped.
-
-    Raises:
-        FormatError: not such a file, or truncated.
-    """
-    raw = Path(path).read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, OSError) as error:
-            raise FormatError(f"[idx] expected a whole gzip file at {path}, got {error}") from None
-    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or not 1 <= raw[3] <= 4:
-        raise FormatError(
-            f"[idx] expected an idx file of unsigned bytes at {path}, got {raw[:4]!r}"
-        )
-    head = 4 + 4 * raw[3]
-    if len(raw) < head:
-        raise FormatError(f"[idx] expected a header of {head} bytes at {path}, got {len(raw)}")
-    shape = struct.unpack(f">{raw[3]}I", raw[4:head])
-    if len(raw) - head != int(np.prod(shape, dtype=np.int64)):
-        raise FormatError(
-            f"[idx] expected {int(np.prod(shape, dtype=np.int64))} bytes for {shape} at {path}, "
-            f"got {len(raw) - head}"
-        )
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
-
-
-class MNISTIter(NDArrayIter):
-    """Batches of MNIST's files: pixels divided by 255, labels as floats.
-
-    Args:
-        image, label: paths of the idx files (gzipped or not).
-        batch_size: samples per batch; a smaller rest is dropped, as MXNet does.
-        shuffle: shuffle once, by `seed`.
-        flat: (N, 784) instead of (N, 1, 28, 28).
-        seed: of the shuffle.
-        silent: kept for MXNet programs.
-        num_parts, part_index: this worker's share of the samples.
-        input_shape: overrides the shape of a sample.
-
-    Raises:
-        FormatError: a damaged file.
-    """
-
-    def __init__(
-        self,
-        image: str = "./train-images-idx3-ubyte",
-        label: str = "./train-labels-idx1-ubyte",
-        batch_size: int = 128,
-        shuffle: bool = True,
-        flat: bool = False,
-        seed: int = 0,
-        silent: bool = False,
-        num_parts: int = 1,
-        part_index: int = 0,
-        input_shape: Sequence[int] | None = None,
-        data_name: str = "data",
-        label_name: str = "softmax_label",
-        **_: Any,
-    ) -> None:
-        images, labels = read_idx(image), read_idx(label)
-        if len(images) != len(labels):
-            raise ShapeError(
-                f"[MNISTIter] expected one label per image, got {len(images)} and {len(labels)}"
-            )
-        order = np.random.RandomState(seed).permutation(len(images)) if shuffle else None
-        part = slice(
-            len(images) * part_index // num_parts, len(images) * (part_index + 1) // num_parts
-        )
-        if order is not None:
-            images, labels = images[order], labels[order]
-        pixels = images[part].astype(np.float32) / 255.0
-        shape = tuple(input_shape or ((-1,) if flat else (1, *images.shape[1:])))
-        super().__init__(
-            pixels.reshape(len(pixels), *shape),
-            labels[part].astype(np.float32),
-            batch_size,
-            last_batch_handle="discard",
-            data_name=data_name,
-            label_name=label_name,
-        )

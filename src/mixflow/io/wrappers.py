@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import MixflowError
+from ..ndarray import NDArray
+from .ahead import Ahead
 from .base import DataBatch, DataDesc, DataIter
 
 
@@ -62,6 +62,7 @@ class PrefetchingIter(DataIter):
     Args:
         iters: iterator or list of iterators, whose batches are joined.
         rename_data, rename_label: per iterator a dict old name -> new name.
+        depth: batches that may wait.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class PrefetchingIter(DataIter):
         super().__init__(self.iters[0].batch_size)
         self.rename_data, self.rename_label = rename_data, rename_label
         self._depth = depth
+        self.current_batch: DataBatch | None = None
         self._start()
 
     @property
@@ -96,27 +98,17 @@ class PrefetchingIter(DataIter):
         return found
 
     def _start(self) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(self._depth)
-        self._stop = threading.Event()
-        self._ended: BaseException | None = None
-        self._thread = threading.Thread(
-            target=_fetch, args=(self.iters, self._queue, self._stop), daemon=True
+        self._batches: Ahead[list[DataBatch]] = Ahead(
+            _Batches(self.iters), self._depth, "PrefetchingIter"
         )
-        self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; the iterator can be used again after `reset`."""
-        self._stop.set()
-        while self._thread.is_alive():
-            try:
-                self._queue.get_nowait()
-            except queue.Empty:
-                self._thread.join(0.01)
-        self._queue = queue.Queue(self._depth)  # a batch may have come in meanwhile
+        """Ends the thread; the iterator can be used again after `reset`.
 
-    def __del__(self) -> None:
-        if hasattr(self, "_thread"):
-            self._stop.set()
+        Raises:
+            MixflowError: an inner iterator does not give its batch within a minute.
+        """
+        self._batches.close()
 
     def reset(self) -> None:
         """Next epoch of every inner iterator."""
@@ -130,42 +122,52 @@ class PrefetchingIter(DataIter):
 
         Raises:
             StopIteration: an inner iterator ended.
+            MixflowError: after `close`.
         """
-        if self._ended is None:
-            item = self._wait()
-            if isinstance(item, list):
-                return _join(item)
-            self._ended = item
-        raise self._ended
+        self.current_batch = _join(next(self._batches))
+        return self.current_batch
 
-    def _wait(self) -> Any:
-        """What the thread gives next; an error where the thread has ended without a word."""
-        while True:
-            try:
-                return self._queue.get(timeout=0.1)
-            except queue.Empty:
-                if not self._thread.is_alive() and self._queue.empty():
-                    raise MixflowError(
-                        "[PrefetchingIter] expected a running iterator, got one that was closed; "
-                        "call reset"
-                    ) from None
-
-
-def _fetch(iters: list[DataIter], batches: queue.Queue[Any], stop: threading.Event) -> None:
-    """Thread body: knows no PrefetchingIter, so that one can be collected while it runs."""
-    while not stop.is_set():
+    def iter_next(self) -> bool:
+        """Moves to the next batch, which the getters give; False at the end."""
         try:
-            item: Any = [inner.next() for inner in iters]
-        except BaseException as error:
-            item = error
-        while not stop.is_set():
-            try:
-                batches.put(item, timeout=0.1)
-                break
-            except queue.Full:
-                continue
-        if isinstance(item, BaseException):
-            return
+            self.next()
+        except StopIteration:
+            return False
+        return True
+
+    def _current(self) -> DataBatch:
+        if self.current_batch is None:
+            raise MixflowError("[PrefetchingIter] expected a current batch, got none; call next")
+        return self.current_batch
+
+    def getdata(self) -> Sequence[NDArray]:
+        """Data of the current batch."""
+        return self._current().data
+
+    def getlabel(self) -> Sequence[NDArray]:
+        """Labels of the current batch."""
+        return self._current().label or []
+
+    def getindex(self) -> Any:
+        """Sample numbers of the current batch, or None."""
+        return self._current().index
+
+    def getpad(self) -> int | None:
+        """Filling samples of the current batch."""
+        return self._current().pad
+
+
+class _Batches:
+    """The iterators' batches side by side."""
+
+    def __init__(self, iters: Sequence[DataIter]) -> None:
+        self.iters = iters
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> list[DataBatch]:
+        return [inner.next() for inner in self.iters]
 
 
 def _join(parts: list[DataBatch]) -> DataBatch:

@@ -6,7 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .. import _rt, ir
-from . import arithmetic, dispatch, random, register
+from . import arithmetic, csr, dispatch, random, register
 from .arithmetic import (
     add,
     divide,
@@ -134,6 +134,7 @@ linalg = Namespace(f"{__name__}.linalg", _tables["linalg"])
 contrib = Namespace(f"{__name__}.contrib", _tables["contrib"])
 random._table.update(_tables["random"])
 sparse = Namespace(f"{__name__}.sparse", _tables["sparse"])
+sparse.__dict__.update(CSRNDArray=csr.CSRNDArray, csr_matrix=csr.csr_matrix)
 image = Namespace(f"{__name__}.image", _tables["image"])
 _internal = Namespace(f"{__name__}._internal", _tables["_internal"])
 op = Namespace(f"{__name__}.op", _tables[""])

@@ -99,17 +99,26 @@ class MXRecordIO:
         return self._reader
 
     def write(self, buf: Buffer) -> None:
-        """Appends one record; it is with the system when the call returns.
+        """Appends one record; `flush` or `close` hands the last ones to the system.
 
         Args:
             buf: fewer than 2^29 bytes.
 
         Raises:
             ParamError: too long, or no bytes.
-            FileError: the disk is full or the like; the file ends after the record before.
+            FileError: as `flush`.
             MixflowError: not open for writing, or opened by another process.
         """
         self._checked_writer().write(buf)
+
+    def flush(self) -> None:
+        """Hands all written records to the system, so that other programs see them.
+
+        Raises:
+            FileError: the disk is full or the like; both files are as after the last flush.
+            MixflowError: not open for writing, or opened by another process.
+        """
+        self._checked_writer().flush()
 
     def read(self) -> bytes | None:
         """The next record; None at the end.
@@ -131,7 +140,7 @@ class MXRecordIO:
         return record
 
     def tell(self) -> int:
-        """Byte at which the next record will be read or written.
+        """Byte at which the next record will be read, or written.
 
         Raises:
             MixflowError: the file is closed.
@@ -182,8 +191,8 @@ class MXIndexedRecordIO(MXRecordIO):
     Args:
         idx_path: the index: a line `key<TAB>position` per record.
         uri: the record file.
-        flag: as of `MXRecordIO`. 'a' continues both files; a torn record, and a last one that did
-            not reach the index, are dropped with a warning.
+        flag: as of `MXRecordIO`. 'a' continues both files; a torn record is cut off with a
+            warning, and lines of records that did not reach the file go.
         key_type: makes a key of a line's text.
 
     Attributes:

@@ -1,9 +1,9 @@
-"""Appending records: each is with the system when the call returns, and a crash leaves a file that
-can be continued.
+"""Appending records, so that a crash leaves a file that can be continued.
 
-A record goes to the file in one system call, then its line goes to the index. So after a crash of
-the process at most one record is torn or lacks its line; both are found and dropped when the file
-is opened for appending.
+Records are collected and handed to the system in pieces of a few hundred kilobytes: first their
+lines go to the index, then the records to their file. So after a crash the record file ends with a
+torn record at worst and each record in it has its line; lines of records that did not get there are
+found and dropped when the file is opened for appending.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from ..files import write_atomically
 from .framing import Buffer, TornRecordError, frame, scan, skip_record
 from .index import index_line, parse_index
 from .reader import RecordFile
+
+#: Collected before a system call, which costs as much as copying many kilobytes.
+_COLLECT_BYTES = 1 << 18
 
 
 class TornRecordWarning(UserWarning):
@@ -59,9 +62,13 @@ class RecordWriter:
         self.position = repair(self.path, self.index) if append else 0
         self._file = _open(self.path, append)
         self._lines = None if self.index is None else _open(self.index, append)
+        self._pid = os.getpid()
+        self._pieces: list[Buffer] = []
+        self._new_lines: list[bytes] = []
+        self._waiting = 0
 
     def write(self, payload: Buffer, key: Any = None) -> int:
-        """Appends one record.
+        """Appends one record; `flush` hands it to the system.
 
         Args:
             payload: below 2^29 bytes.
@@ -72,70 +79,95 @@ class RecordWriter:
 
         Raises:
             ParamError: too long, no bytes, or a key that does not fit on a line.
-            FileError: the disk is full or the like; the file ends after the record before.
+            FileError: as `flush`.
         """
-        if isinstance(payload, str):
-            raise ParamError("[recordio] expected bytes to write, got a str; encode it")
-        line = b"" if self._lines is None else index_line(key, self.position)
-        pieces = frame(_flat(payload))
+        payload = _flat(payload)
+        pieces = frame(payload if isinstance(payload, bytes) else bytes(payload))
         start = self.position
-        self._put(self._file, self.path, pieces, start)
         if self._lines is not None:
-            try:
-                self._put(self._lines, str(self.index), [line], None)
-            except FileError:
-                os.ftruncate(self._file.fileno(), start)
-                raise
-        self.position = start + sum(len(piece) for piece in pieces)
+            self._new_lines.append(index_line(key, start))
+        length = sum(map(len, pieces))
+        self._pieces += pieces
+        self._waiting += length
+        self.position = start + length
+        if self._waiting >= _COLLECT_BYTES:
+            self.flush()
         return start
 
-    def _put(self, file: BinaryIO, path: str, pieces: Sequence[Buffer], start: int | None) -> None:
-        """Writes all pieces or nothing."""
-        handle, total = file.fileno(), sum(len(piece) for piece in pieces)
-        before = os.fstat(handle).st_size if start is None else start
-        try:
-            done = os.writev(handle, pieces)
-            if done < total:
-                _write_rest(handle, b"".join(pieces)[done:])
-        except OSError as error:
-            if Path(path).is_file():
-                os.ftruncate(handle, before)
-            reason = error.strerror or str(error)
-            found = FileError(
-                f"[recordio] expected to write {total} bytes to {path}, got: {reason}"
-            )
-            found.errno, found.strerror, found.filename = error.errno, error.strerror, path
-            raise found from error
+    def flush(self, to_disk: bool = False) -> None:
+        """Hands what was collected to the system.
 
-    def flush(self) -> None:
-        """Waits until the disk has everything."""
-        for file in (self._file, self._lines):
-            if file is not None:
+        Args:
+            to_disk: also wait until the disk has it.
+
+        Raises:
+            FileError: the disk is full or the like. The files are as they were after the last
+                flush; what was collected is kept for the next try.
+        """
+        if self._pid != os.getpid():  # a fork's copy belongs to the parent
+            return
+        if self._pieces:
+            lines_end = None
+            if self._lines is not None:
+                lines_end = _put(self._lines, self.index or "", self._new_lines)
+            try:
+                _put(self._file, self.path, self._pieces)
+            except FileError:
+                if self._lines is not None and lines_end is not None:
+                    os.ftruncate(self._lines.fileno(), lines_end)
+                raise
+            self._pieces, self._new_lines, self._waiting = [], [], 0
+        for file in (self._lines, self._file):
+            if to_disk and file is not None:
                 os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Closes the files; a second time does nothing."""
-        self._file.close()
-        if self._lines is not None:
-            self._lines.close()
+        """Flushes and closes the files; a second time does nothing.
+
+        Raises:
+            FileError: as `flush`; the files are closed all the same.
+        """
+        try:
+            if not self._file.closed:
+                self.flush()
+        finally:
+            self._file.close()
+            if self._lines is not None:
+                self._lines.close()
+
+
+def _put(file: BinaryIO, path: str, pieces: Sequence[Buffer]) -> int | None:
+    """Writes all pieces or nothing; returns the size before, where the file is a plain one."""
+    handle, content = file.fileno(), memoryview(b"".join(pieces))
+    plain = os.path.isfile(path)
+    before = os.fstat(handle).st_size if plain else None
+    try:
+        while len(content):
+            content = content[os.write(handle, content) :]
+    except OSError as error:
+        if before is not None:
+            os.ftruncate(handle, before)
+        reason = error.strerror or str(error)
+        found = FileError(
+            f"[recordio] expected to write {len(content)} bytes to {path}, got: {reason}"
+        )
+        found.errno, found.strerror, found.filename = error.errno, error.strerror, path
+        raise found from error
+    return before
 
 
 def _flat(payload: Buffer) -> Buffer:
     """Bytes, or a flat view of other memory."""
     if isinstance(payload, bytes):
         return payload
+    if isinstance(payload, str):
+        raise ParamError("[recordio] expected bytes to write, got a str; encode it")
     try:
         return memoryview(payload).cast("B")
     except TypeError as error:
         raise ParamError(
             f"[recordio] expected bytes to write, got {type(payload).__name__}: {error}"
         ) from None
-
-
-def _write_rest(handle: int, rest: bytes) -> None:
-    view = memoryview(rest)
-    while len(view):
-        view = view[os.write(handle, view) :]
 
 
 def _open(path: str, append: bool) -> BinaryIO:
@@ -157,8 +189,6 @@ class _Kept(NamedTuple):
 
 def repair(path: str, index: str | None = None) -> int:
     """Cuts off what a crash left torn at the end of a record file and its index.
-
-    A record without a line in the index counts as torn: its writer was not told that it is there.
 
     Args:
         path: record file; a missing one counts as empty.
@@ -211,15 +241,15 @@ def _kept_by(view: memoryview, path: str, index: str) -> _Kept:
     found = scan(view, path, end)
     if found.error is not None and not isinstance(found.error, TornRecordError):
         raise found.error
-    if len(found.positions) > 1:
+    if len(found.positions):
         raise FormatError(
-            f"[recordio] expected all records of {path} in the index {index}, got "
-            f"{len(found.positions)} without a line after byte {end}; {hint}"
+            f"[recordio] expected a line in {index} for each record of {path}, got "
+            f"{len(found.positions)} records without one from byte {end} on; {hint}"
         )
     if changed or count < len(lines):
         content = (lines[i] + b"\n" for i in sorted(order[:count]))
         write_atomically(index, b"".join(content))
-    lost = f"{len(view) - end} bytes that are torn or not in the index" if len(view) > end else ""
+    lost = f"{len(view) - end} bytes of a torn record" if len(view) > end else ""
     return _Kept(end, lost)
 
 
