@@ -63,9 +63,8 @@ def table(rows: list[Row]) -> str:
 
 def facts(rows: list[Row]) -> str:
     """Machine, versions and commits of the rows."""
-    versions = sorted(
-        {r["version"] for r in rows if not r["rival"].startswith("ours") and " " in r["version"]}
-    )
+    rivals = [r["version"] for r in rows if not r["rival"].startswith("ours")]
+    versions = sorted({v for v in rivals if " " in v})
     machines = sorted({f"{r['processor']}, {r['threads']} threads" for r in rows})
     commits = sorted({f"{r['commit']} ({r['date']})" for r in rows})
     return (
