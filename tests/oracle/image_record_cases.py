@@ -18,7 +18,7 @@ CASES = {
     "signed": (SIGNED, {**MEAN, "scale": 0.6}, 0),
     "padded": (ITERATOR, {"pad": 8, "fill_value": 33, "data_shape": (3, 40, 50)}, 0),
     "rotated": (ITERATOR, {"rotate": 30}, 2),
-    "larger": (ITERATOR, {"min_random_scale": 1.5, "max_random_scale": 1.5}, 2),
+    "larger": (ITERATOR, {"min_random_scale": 1.5, "max_random_scale": 1.5}, 1),
     "limited": (ITERATOR, {"max_img_size": 28, "data_shape": (3, 24, 28)}, 0),
     "square": (ITERATOR, {"min_crop_size": 18, "max_crop_size": 18}, 1),
     "nearest": (ITERATOR, {"resize": 25, "inter_method": 0}, 0),

@@ -30,4 +30,6 @@ def test_batches_are_those_of_mxnet(name: str) -> None:
         difference = difference[:, :, :32, :42]
     assert difference.max() <= tolerance
     if tolerance >= 1:
-        assert (difference > 0.5).mean() < 0.1 * tolerance + 0.01
+        # Another rounding here and there, without a direction: a wrong place would have one.
+        assert (difference > 0.5).mean() < 0.25
+        assert abs((found - data).mean()) < 0.05
