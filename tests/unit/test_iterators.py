@@ -323,6 +323,7 @@ class TestLibSVM:
             ("1 0:1:2\n", "expected index:value"),
             ("1 1.5:2\n", "expected index:value"),
             ("1,2 0:1\n", "expected a label"),
+            ("\x0b\n", "expected at least one row"),
             ("", "expected at least one row"),
             ("# nothing\n", "expected at least one row"),
         ],
@@ -464,6 +465,9 @@ class TestMNIST:
         for content in (head, gzip.compress(head)):
             with pytest.raises(FormatError, match=r"expected .* bytes for"):
                 io.read_idx(write(tmp_path, "x", content))
+        empty = b"\x00\x00\x08\x04" + struct.pack(">4I", 0, *[2**32 - 1] * 3)
+        with pytest.raises(FormatError, match="expected the shape of an array"):
+            io.read_idx(write(tmp_path, "x", empty))
         longer = b"\x00\x00\x08\x01" + struct.pack(">I", 2) + b"abc"
         with pytest.raises(FormatError, match="got more than 2"):
             io.read_idx(write(tmp_path, "x", longer))

@@ -61,7 +61,10 @@ def _read(file: BinaryIO | gzip.GzipFile, path: str | Path, most: int) -> Array:
     if len(content) != size:
         got = f"more than {size}" if len(content) > size else len(content) or "fewer"
         raise FormatError(f"[idx] expected {size} bytes for {shape} at {path}, got {got}")
-    return np.frombuffer(content, np.uint8).reshape(shape)
+    try:
+        return np.frombuffer(content, np.uint8).reshape(shape)
+    except ValueError:  # a size of 0 beside sizes whose product no array may have
+        raise FormatError(f"[idx] expected the shape of an array at {path}, got {shape}") from None
 
 
 def mersenne_order(count: int, seed: int) -> Array:
