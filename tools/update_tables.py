@@ -49,8 +49,9 @@ def shown(row: Row) -> str:
 
 
 def rivals_of(rows: Iterable[Row]) -> list[str]:
-    """Names of those measured, ours first."""
-    return sorted({r["rival"] for r in rows}, key=lambda name: (name != "ours", name))
+    """Names of those measured, ours first; other ways of ours (`ours_...`) are left out."""
+    names = {r["rival"] for r in rows if not r["rival"].startswith("ours_")}
+    return sorted(names, key=lambda name: (name != "ours", name))
 
 
 def table(rows: list[Row]) -> str:
@@ -120,7 +121,8 @@ def mean_lines(rows: list[Row], cases: list[str], others: list[str], empty: int)
 
 def facts(rows: list[Row]) -> str:
     """Machine, versions and commits of the rows."""
-    versions = sorted({r["version"] for r in rows if r["rival"] != "ours" and " " in r["version"]})
+    rivals = [r["version"] for r in rows if not r["rival"].startswith("ours")]
+    versions = sorted({v for v in rivals if " " in v})
     machines = sorted({f"{r['processor']}, {r['threads']} threads" for r in rows})
     commits = sorted({f"{r['commit']} ({r['date']})" for r in rows})
     limits = sorted({(r["flop_limit"], r["byte_limit"]) for r in rows if "flop_limit" in r})

@@ -5,6 +5,7 @@ from .arrays import NDArrayIter
 from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
 from .files import CSVIter, LibSVMIter
+from .image_det_records import ImageDetRecordIter
 from .image_records import (
     ImageRecordInt8Iter,
     ImageRecordIter,
@@ -20,6 +21,7 @@ __all__ = [
     "DataBatch",
     "DataDesc",
     "DataIter",
+    "ImageDetRecordIter",
     "ImageRecordInt8Iter",
     "ImageRecordIter",
     "ImageRecordUInt8Iter",

@@ -6,19 +6,25 @@ docs/design/pipeline.md.
 
 from .colours import ColourJitter
 from .decode import Decoder
+from .detection import CropSampler, DetectionPictures, DetectionRecipe
 from .draws import Draws
 from .images import Normalise, Pictures
 from .loader import Loader
 from .order import BatchPlan, Order, Schedule, chunks_of, shard
+from .ray_data import ray_batches
 from .recipe import DefaultRecipe, View
 from .sources import FileSource, FolderSource, RecordSource, Sample, Source
+from .tar import TarSource
 from .workers import Job, Workers
 
 __all__ = [
     "BatchPlan",
     "ColourJitter",
+    "CropSampler",
     "Decoder",
     "DefaultRecipe",
+    "DetectionPictures",
+    "DetectionRecipe",
     "Draws",
     "FileSource",
     "FolderSource",
@@ -31,8 +37,10 @@ __all__ = [
     "Sample",
     "Schedule",
     "Source",
+    "TarSource",
     "View",
     "Workers",
     "chunks_of",
+    "ray_batches",
     "shard",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from .. import extras
 from ..errors import FormatError, ParamError
 from ..image import codec
+from ..image.header import Header, check_structure
 from . import turbo
 
 Array = np.ndarray[Any, Any]
@@ -99,6 +100,7 @@ class Decoder:
         if self.parts and small and kind == "jpeg":
             try:
                 data = codec.bytes_of(content)
+                check_structure(data.data, Header(height, width, self.channels, kind))
                 array, top, left = turbo.decode_part(data, self.channels, rows, columns)
                 return Pixels(array, top, left, height, width)
             except FormatError:
@@ -110,10 +112,12 @@ class Decoder:
         fitting = [d for d in (8, 4, 2) if 1.0 / d >= scale]
         if self.mode != "reduced" or size[2] != "jpeg" or not fitting:
             return None
+        data = codec.bytes_of(content)
+        check_structure(data.data, Header(size[0], size[1], self.channels, size[2]))
         cv2 = extras.load("cv2", "image pipeline")
         kind = "GRAYSCALE" if self.channels == 1 else "COLOR"
         flag = getattr(cv2, f"IMREAD_REDUCED_{kind}_{fitting[0]}") | cv2.IMREAD_IGNORE_ORIENTATION
-        pixels = cv2.imdecode(codec.bytes_of(content), flag)
+        pixels = cv2.imdecode(data, flag)
         if pixels is None:
             return None
         if self.channels == 1:
