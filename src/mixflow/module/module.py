@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from .. import initializer as init
-from .. import kvstore as kvs
 from .. import optimizer as opt
 from ..checkpoint import load_checkpoint, save_checkpoint
 from ..context import Context, cpu
@@ -18,9 +17,9 @@ from ..errors import MixflowError, ParamError, ShapeError
 from ..files import write_atomically
 from ..initializer import InitDesc
 from ..io import DataBatch, DataDesc
-from ..kvstore import DistKVStore
 from ..ndarray import NDArray
 from ..symbol import Symbol
+from . import stores
 from .base_module import BaseModule
 from .executor_group import ExecutorGroup
 
@@ -388,11 +387,11 @@ class Module(BaseModule):
         if self.optimizer_initialized and not force_init:
             return
         names = self._trained_names()
-        store = self._find_store(kvstore)
+        store = stores.find(kvstore, len(self._contexts))
         if isinstance(optimizer, str):
             params = dict(optimizer_params)
-            parts = store.parts_per_update if isinstance(store, DistKVStore) else 1
-            params.setdefault("rescale_grad", 1.0 / (self._executors.batch_size * parts))
+            whole = self._executors.batch_size * stores.parts_per_update(store)
+            params.setdefault("rescale_grad", 1.0 / whole)
             optimizer = opt.create(
                 optimizer, sym=self.symbol, param_idx2name=dict(enumerate(names)), **params
             )
@@ -404,32 +403,17 @@ class Module(BaseModule):
         if self._preload_states is not None:
             self.load_optimizer_states(*self._preload_states)
 
-    def _find_store(self, kvstore: Any) -> Any:
-        """The store of a name or the store itself; None where one context needs none."""
-        if not isinstance(kvstore, str):
-            return kvstore
-        made = kvs.create(kvstore)  # an unknown name is an error in any case
-        return made if len(self._contexts) > 1 or isinstance(made, DistKVStore) else None
-
     def _fill_store(self, store: Any) -> Any:
         """The store with every trained parameter and the optimizer; its values are ours then."""
-        if store is None:
-            return None
-        names = self._trained_names()
-        for index, name in enumerate(names):
-            store.init(index, self._executors.arrays("arg", name)[0])
-        if not isinstance(store, DistKVStore):
-            store._set_updater(self._updater)
-            return store
-        assert self._optimizer is not None
-        store.set_optimizer(self._optimizer)
-        for index, name in enumerate(names):
-            store.pull(index, self._executors.arrays("arg", name), priority=-index)
+        if store is not None:
+            group = self._executors
+            weights = {i: group.arrays("arg", n) for i, n in enumerate(self._trained_names())}
+            stores.fill(store, weights, self._optimizer, self._updater)
         return store
 
     def _steps_done(self) -> int:
         """Batches that this worker had trained on before it was started again."""
-        return self._kvstore.first_step if isinstance(self._kvstore, DistKVStore) else 0
+        return stores.steps_done(self._kvstore)
 
     def _trained_names(self) -> list[str]:
         requests = self._executors.grad_req
