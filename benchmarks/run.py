@@ -10,6 +10,7 @@ and ratios. A ratio above 1 means that ours is faster.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -70,6 +71,7 @@ class Worker:
 
     def __init__(self, question: str, rival: str, threads: int) -> None:
         self.rival = rival
+        self.dead = False
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE"):
             environment.pop(name, None)  # they slow a rival down; see the machine's notes
@@ -91,7 +93,7 @@ class Worker:
 
     def measure(self, case: str) -> float | None:
         """Seconds per unit, or None where the rival has no such case."""
-        return self._ask(case)["seconds"]
+        return self._ask(case).get("seconds")
 
     def figures(self, case: str) -> dict:
         """Numbers of a case that are no times; {} where the rival has none."""
@@ -99,13 +101,22 @@ class Worker:
 
     def _ask(self, line: str) -> dict:
         assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self._answer()
+        if self.dead:
+            return {}
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            return self._answer()
+        except (OSError, SystemExit) as error:
+            # The rows of the others count all the same.
+            print(f"{self.rival}: lost in '{line.strip()}' ({error})", file=sys.stderr, flush=True)
+            self.dead = True
+            return {}
 
     def close(self) -> None:
         """Ends the process."""
-        self.process.stdin.close()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
         try:
             self.process.wait(ANSWER_SECONDS)
         except subprocess.TimeoutExpired:
@@ -134,9 +145,9 @@ def facts(threads: int) -> dict:
     }
 
 
-def run(question: str, rounds: int, threads: int) -> list[dict]:
+def run(question: str, rounds: int, threads: int, without: list[str]) -> list[dict]:
     """Rows of one question."""
-    rivals = [p.stem for p in sorted((HERE / question).glob("*.py"))]
+    rivals = [p.stem for p in sorted((HERE / question).glob("*.py")) if p.stem not in without]
     rivals.sort(key=lambda r: r != "ours")
     workers = [Worker(question, r, threads) for r in rivals]
     rows = []
@@ -192,9 +203,10 @@ def main() -> None:
     parser.add_argument("questions", nargs="*", default=list(QUESTIONS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--without", action="append", default=[], help="a rival to leave out")
     args = parser.parse_args()
     for question in args.questions:
-        rows = run(question, args.rounds, args.threads)
+        rows = run(question, args.rounds, args.threads, args.without)
         target = HERE / "results" / f"{question}.json"
         target.parent.mkdir(exist_ok=True)
         target.write_text(json.dumps(rows, indent=1) + "\n")
