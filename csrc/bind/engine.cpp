@@ -12,6 +12,20 @@
 namespace mixflow::bind {
 namespace {
 
+// Calls a Python function on a worker of the python lane.
+template <class... Args>
+void call_python(const Held& function, Args&&... args) {
+  const nb::gil_scoped_acquire locked;
+  drain_graveyard();
+  try {
+    nb::handle(function.get())(nb::cast(std::forward<Args>(args))...);
+  } catch (const nb::python_error& error) {
+    throw_as_error(error);
+  } catch (const abi::__forced_unwind&) {
+    park();
+  }
+}
+
 // Runs a Python callable on the python lane. It ends when everything that the callable pushed has
 // ended. When it was itself pushed by a host call, what it pushes belongs to that call too.
 class CallbackTask final : public engine::Task {
@@ -25,7 +39,7 @@ class CallbackTask final : public engine::Task {
 
   void run(engine::TaskContext&) override {
     try {
-      plan::with_scope(outer_, [this] { call(); });
+      plan::with_scope(outer_, [this] { call_python(function_); });
     } catch (...) {
       if (outer_) outer_->fail(std::current_exception(), name_);
       throw;
@@ -34,18 +48,6 @@ class CallbackTask final : public engine::Task {
   std::string describe() const override { return name_; }
 
  private:
-  void call() const {
-    nb::gil_scoped_acquire locked;
-    drain_graveyard();
-    try {
-      nb::handle(function_.get())();
-    } catch (const nb::python_error& error) {
-      throw_as_error(error);
-    } catch (const abi::__forced_unwind&) {
-      park();
-    }
-  }
-
   Held function_;
   std::string name_;
   plan::ScopeRef outer_;
@@ -91,7 +93,7 @@ class AsynchronousTask final : public engine::Task {
   void run(engine::TaskContext& context) override {
     const auto ending = std::make_shared<Ending>(context.defer());
     try {
-      call(ending);
+      call_python(function_, PyCompletion{ending});
     } catch (...) {
       ending->done(std::current_exception());
     }
@@ -99,18 +101,6 @@ class AsynchronousTask final : public engine::Task {
   std::string describe() const override { return name_; }
 
  private:
-  void call(const std::shared_ptr<Ending>& ending) const {
-    nb::gil_scoped_acquire locked;
-    drain_graveyard();
-    try {
-      nb::handle(function_.get())(nb::cast(PyCompletion{ending}));
-    } catch (const nb::python_error& error) {
-      throw_as_error(error);
-    } catch (const abi::__forced_unwind&) {
-      park();
-    }
-  }
-
   Held function_;
   std::string name_;
 };

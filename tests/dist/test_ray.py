@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.ray_cluster import RaySpawner, wait_for_nodes  # noqa: E402
+from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
 
 COUNTER = str(Path(__file__).with_name("counter.py"))
 HEALTH = {
@@ -36,7 +36,7 @@ def cluster():
     made = Cluster(initialize_head=True, head_node_args={**head, "_system_config": HEALTH})
     made.add_node(num_cpus=2, object_store_memory=100 << 20)
     ray.init(address=made.address, log_to_driver=False)
-    wait_for_nodes(2, 30)
+    made.wait_for_nodes(30)
     yield made
     ray.shutdown()
     made.shutdown()

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import Any
 
 import pytest
-from core_support import CORES, empty, vector
-
-from mixflow import _rt
-from mixflow.errors import MXNetError
-
-
-@pytest.fixture(params=CORES, ids=[c[0] for c in CORES])
-def core(request: pytest.FixtureRequest) -> Any:
-    _, chosen, kind = request.param
-    if chosen is not _rt.core:  # nobody else has told the other core
-        chosen.set_array_class(chosen.Array)
-    before = chosen.engine_kind()
-    chosen.set_engine(kind)
-    yield chosen
-    with contextlib.suppress(MXNetError):
-        chosen.wait_all()
-    chosen.set_engine(before)
+from core_support import empty, vector
 
 
 def test_an_asynchronous_callback_ends_when_it_is_told(core: Any) -> None:

@@ -12,7 +12,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from core_support import (
-    CORES,
     CPU,
     add,
     add_one,
@@ -27,19 +26,6 @@ from core_support import (
 
 from mixflow import _rt
 from mixflow.errors import MXNetError
-
-
-@pytest.fixture(params=CORES, ids=[c[0] for c in CORES])
-def core(request: pytest.FixtureRequest) -> Any:
-    _, chosen, kind = request.param
-    if chosen is not _rt.core:  # nobody else has told the other core
-        chosen.set_array_class(chosen.Array)
-    before = chosen.engine_kind()
-    chosen.set_engine(kind)
-    yield chosen
-    with contextlib.suppress(MXNetError):  # what a test left behind is its own
-        chosen.wait_all()
-    chosen.set_engine(before)
 
 
 @pytest.fixture
@@ -543,7 +529,6 @@ def test_unsynchronised_updates_keep_memory_flat(core: Any) -> None:
 
 
 def test_used_namespace_is_complete(core: Any) -> None:
-    from mixflow import _rt
 
     names = [n for n in vars(_rt.Core) if not n.startswith("_")]
     missing = [n for n in names if not hasattr(core, n)]

@@ -389,6 +389,17 @@ class TestCrash:
         assert reader.keys == [0, 1, 7]
         assert [reader.read_idx(k) for k in reader.keys] == [b"a" * 10, b"b" * 10, b"new"]
 
+    @pytest.mark.parametrize("rest", [b"\x1c", b"\x1f\x1d", b"9", b"9\tx"])
+    def test_append_drops_a_torn_line_of_the_index(self, made, rest):
+        index, records = made([b"a" * 10, b"b" * 10])
+        with open(index, "ab") as file:
+            file.write(rest)
+        with recordio.MXIndexedRecordIO(index, records, "a") as writer:
+            writer.write_idx(7, b"new")
+        reader = recordio.MXIndexedRecordIO(index, records, "r")
+        assert reader.keys == [0, 1, 7]
+        assert reader.read_idx(7) == b"new"
+
     def test_append_in_order(self, made):
         _, records = made([b"a" * 10, b"b" * 10])
         with recordio.MXRecordIO(records, "a") as writer:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
-from core_support import CORES, native, plan, step
+from core_support import native, plan, step
 
 import mixflow as mx
 from mixflow import _rt, nd
@@ -15,19 +14,6 @@ from mixflow.errors import MXNetError
 from mixflow.optimizer import SGD, Adam, UpdateRule
 
 RNG = np.random.default_rng(5)
-
-
-@pytest.fixture(params=CORES, ids=[name for name, _, _ in CORES])
-def core(request: pytest.FixtureRequest) -> Any:
-    _, chosen, kind = request.param
-    if chosen is not _rt.core:  # nobody else has told the other core
-        chosen.set_array_class(chosen.Array)
-    before = chosen.engine_kind()
-    chosen.set_engine(kind)
-    yield chosen
-    with contextlib.suppress(MXNetError):
-        chosen.wait_all()
-    chosen.set_engine(before)
 
 
 def double(inputs: Any, outputs: Any, *_: Any) -> None:

@@ -157,7 +157,10 @@ def _tiff(view: memoryview) -> tuple[int, int, int]:
     return height, width, tags.get(277, 1)
 
 
-_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,10})(?:\s|#[^\n]*\n)+(\d{1,10})[\s#]")
+# As OpenCV reads it, which takes the byte after a number for white space, and ends a comment at a
+# carriage return too: a header that the two could read differently is refused.
+_GAP = rb"\s(?:\s|#[^\n\r]*[\n\r])*"
+_PNM = re.compile(rb"P[1-6]" + _GAP + rb"(\d{1,10})" + _GAP + rb"(\d{1,10})\s")
 
 
 def _pnm(view: memoryview) -> tuple[int, int, int]:

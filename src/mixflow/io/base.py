@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import MixflowError, ShapeError
 from ..ndarray import NDArray
 
 
@@ -151,3 +151,42 @@ class DataIter:
     def getpad(self) -> int | None:
         """Filling samples of the current batch."""
         raise NotImplementedError
+
+
+class BatchIter(DataIter):
+    """Base of iterators that make whole batches: `next` keeps each as `current_batch`, from which
+    the getters answer."""
+
+    def __init__(self, batch_size: int = 0) -> None:
+        super().__init__(batch_size)
+        self.current_batch: DataBatch | None = None
+
+    def iter_next(self) -> bool:
+        """Moves to the next batch, which the getters give; False at the end."""
+        try:
+            self.next()
+        except StopIteration:
+            return False
+        return True
+
+    def _current(self) -> DataBatch:
+        if self.current_batch is None:
+            name = type(self).__name__
+            raise MixflowError(f"[{name}] expected a current batch, got none; call next")
+        return self.current_batch
+
+    def getdata(self) -> Sequence[NDArray]:
+        """Data of the current batch."""
+        return self._current().data
+
+    def getlabel(self) -> Sequence[NDArray]:
+        """Labels of the current batch."""
+        return self._current().label or []
+
+    def getindex(self) -> Any:
+        """Sample numbers of the current batch, or None."""
+        return self._current().index
+
+    def getpad(self) -> int | None:
+        """Filling samples of the current batch."""
+        return self._current().pad

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import dtype as dtypes
 from .. import ndarray as nd
-from ..errors import FormatError, MixflowError, ParamError
+from ..errors import FormatError, ParamError
 from ..ndarray import NDArray
 from ..pipeline import (
     ColourJitter,
@@ -30,13 +30,13 @@ from ..pipeline.decode import begin_thread
 from ..pipeline.images import Buffers
 from ..pipeline.remote import RemoteRecordSource, is_address
 from ..pipeline.sources import read_list
-from .base import DataBatch, DataDesc, DataIter
+from .base import BatchIter, DataBatch, DataDesc
 
 Array = np.ndarray[Any, Any]
 _MEGABYTE = 1 << 20
 
 
-class PictureIter(DataIter):
+class PictureIter(BatchIter):
     """Batches of a `Loader` of pictures; base of the image record iterators.
 
     An iterator over a data set of any kind is made with `make` from the pieces of `mx.pipeline`.
@@ -58,7 +58,6 @@ class PictureIter(DataIter):
         self._loader, self._filler, self._source = loader, filler, source
         self._names = names
         self._dtype = filler.dtype if dtype is None else dtypes.canonical(dtype)
-        self._batch: DataBatch | None = None
 
     @property
     def provide_data(self) -> list[DataDesc]:
@@ -99,41 +98,12 @@ class PictureIter(DataIter):
         if self._dtype != self._filler.dtype:
             data = data.astype(self._dtype)
         index = np.array(filled.keys)
-        self._batch = DataBatch([data], [nd.array(labels)], filled.plan.pad, index)
-        return self._batch
-
-    def iter_next(self) -> bool:
-        """Moves to the next batch; False when the epoch is over."""
-        try:
-            self.next()
-        except StopIteration:
-            return False
-        return True
-
-    def _current(self) -> DataBatch:
-        if self._batch is None:
-            raise MixflowError("[ImageRecordIter] expected a current batch, got none; call next")
-        return self._batch
-
-    def getdata(self) -> Sequence[NDArray]:
-        """Data of the current batch."""
-        return self._current().data
-
-    def getlabel(self) -> Sequence[NDArray]:
-        """Labels of the current batch."""
-        return self._current().label or []
-
-    def getindex(self) -> Any:
-        """Ids of the samples of the current batch."""
-        return self._current().index
-
-    def getpad(self) -> int:
-        """Samples at the end of the current batch that only fill it up."""
-        return self._current().pad or 0
+        self.current_batch = DataBatch([data], [nd.array(labels)], filled.plan.pad, index)
+        return self.current_batch
 
     def reset(self) -> None:
         """Next epoch, from its first batch. Before the first batch was taken nothing changes."""
-        self._batch = None
+        self.current_batch = None
         self._loader.reset()
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,7 +116,7 @@ class PictureIter(DataIter):
         Raises:
             FormatError: a state of other data, another order, batch size or seed.
         """
-        self._batch = None
+        self.current_batch = None
         self._loader.load_state_dict(state)
 
     def close(self) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ..errors import MixflowError
-from ..ndarray import NDArray
 from .ahead import Ahead
-from .base import DataBatch, DataDesc, DataIter
+from .base import BatchIter, DataBatch, DataDesc, DataIter
 
 
-class ResizeIter(DataIter):
+class ResizeIter(BatchIter):
     """An epoch of exactly `size` batches, restarting the inner iterator when it ends.
 
     Args:
@@ -26,7 +23,6 @@ class ResizeIter(DataIter):
         self.size = size
         self.reset_internal = reset_internal
         self.cur = 0
-        self.current_batch: DataBatch | None = None
         self.provide_data = data_iter.provide_data  # type: ignore[misc]
         self.provide_label = data_iter.provide_label  # type: ignore[misc]
 
@@ -53,7 +49,7 @@ class ResizeIter(DataIter):
         return self.current_batch
 
 
-class PrefetchingIter(DataIter):
+class PrefetchingIter(BatchIter):
     """Fetches batches of one or several iterators on a thread, `depth` ahead.
 
     An error of an inner iterator is raised by the `next` that would have given its batch. The
@@ -76,7 +72,6 @@ class PrefetchingIter(DataIter):
         super().__init__(self.iters[0].batch_size)
         self.rename_data, self.rename_label = rename_data, rename_label
         self._depth = depth
-        self.current_batch: DataBatch | None = None
         self._start()
 
     @property
@@ -126,35 +121,6 @@ class PrefetchingIter(DataIter):
         """
         self.current_batch = _join(next(self._batches))
         return self.current_batch
-
-    def iter_next(self) -> bool:
-        """Moves to the next batch, which the getters give; False at the end."""
-        try:
-            self.next()
-        except StopIteration:
-            return False
-        return True
-
-    def _current(self) -> DataBatch:
-        if self.current_batch is None:
-            raise MixflowError("[PrefetchingIter] expected a current batch, got none; call next")
-        return self.current_batch
-
-    def getdata(self) -> Sequence[NDArray]:
-        """Data of the current batch."""
-        return self._current().data
-
-    def getlabel(self) -> Sequence[NDArray]:
-        """Labels of the current batch."""
-        return self._current().label or []
-
-    def getindex(self) -> Any:
-        """Sample numbers of the current batch, or None."""
-        return self._current().index
-
-    def getpad(self) -> int | None:
-        """Filling samples of the current batch."""
-        return self._current().pad
 
 
 class _Batches:

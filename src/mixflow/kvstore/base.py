@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
 from ..ndarray import NDArray
+
+Found = TypeVar("Found")
 
 
 class KVStoreBase:
@@ -73,6 +75,41 @@ def create(name: str = "local") -> KVStoreBase:
     if lowered not in KVStoreBase.kv_registry:
         raise UnknownNameError(describe_unknown("kvstore", lowered, list(KVStoreBase.kv_registry)))
     return KVStoreBase.kv_registry[lowered](lowered)
+
+
+def check_key(key: Any, known: Collection[Any]) -> None:
+    """Keys of a store are all int or all str.
+
+    Raises:
+        MixflowError: another type, or not that of the keys that are known.
+    """
+    if not isinstance(key, (int, str)) or isinstance(key, bool):
+        raise MixflowError(f"[kvstore] expected an int or str key, got {key!r}")
+    if known and type(key) is not type(next(iter(known))):
+        raise MixflowError(f"[kvstore] Mixed key types are not allowed: got {key!r}")
+
+
+def lookup(key: Any, known: Mapping[Any, Found]) -> Found:
+    """What a store knows of a key.
+
+    Raises:
+        MixflowError: a key of the wrong type, or not initialised.
+    """
+    check_key(key, known)
+    if key not in known:
+        raise MixflowError(f"[kvstore] expected key {key!r} to be initialised, got none; call init")
+    return known[key]
+
+
+def check_new(key: Any, known: Collection[Any]) -> None:
+    """A key is initialised once.
+
+    Raises:
+        MixflowError: a key of the wrong type, or known already.
+    """
+    check_key(key, known)
+    if key in known:
+        raise MixflowError(f"[kvstore] expected a new key, got {key!r} a second time")
 
 
 def pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:

@@ -138,6 +138,10 @@ class Client:
         """Requests that are not over, pushes that wait for confirmation included."""
         return len(self._requests)
 
+    def is_open(self, number: int) -> bool:
+        """Whether something is still to come for a request."""
+        return number in self._requests
+
     def next_time(self) -> float | None:
         """When `tick` next has something to do, or None."""
         return min((r.repeat_at for r in self._requests.values()), default=None)

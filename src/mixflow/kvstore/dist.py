@@ -22,7 +22,7 @@ from ..errors import MixflowError, ShapeError
 from ..ndarray import NDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from .base import KVStoreBase, as_arrays, pairs
+from .base import KVStoreBase, as_arrays, check_new, lookup, pairs
 from .client import Client, Ticket
 from .compression import Compression
 from .local import LocalKVStore
@@ -143,20 +143,6 @@ class DistKVStore(KVStoreBase):
 
     # -- keys
 
-    def _key(self, key: Any) -> Key:
-        self._check_key(key)
-        if key not in self._keys:
-            raise MixflowError(
-                f"[kvstore] expected key {key!r} to be initialised, got none; call init"
-            )
-        return self._keys[key]
-
-    def _check_key(self, key: Any) -> None:
-        if not isinstance(key, (int, str)) or isinstance(key, bool):
-            raise MixflowError(f"[kvstore] expected an int or str key, got {key!r}")
-        if self._keys and type(key) is not type(next(iter(self._keys))):
-            raise MixflowError(f"[kvstore] Mixed key types are not allowed: got {key!r}")
-
     def init(self, key: Any, value: Any) -> None:
         """Sets the first value of each key; that of worker 0 counts. Waits until it is set.
 
@@ -166,9 +152,7 @@ class DistKVStore(KVStoreBase):
         """
         named = [(k, as_arrays(v)[0]) for k, v in pairs(key, value)]
         for k, _ in named:
-            self._check_key(k)
-            if k in self._keys:
-                raise MixflowError(f"[kvstore] expected a new key, got {k!r} a second time")
+            check_new(k, self._keys)
         arrays = {str(k): v.asnumpy() for k, v in named}
         entries = self._place(arrays)
         for k, v in named:
@@ -201,7 +185,7 @@ class DistKVStore(KVStoreBase):
             ShapeError: a value's shape is not the key's.
         """
         for k, v in pairs(key, value):
-            known = self._key(k)
+            known = lookup(k, self._keys)
             merged = self._merge(k, as_arrays(v), known)
             handle = _rt.core.fresh_handle(merged)
 
@@ -217,7 +201,7 @@ class DistKVStore(KVStoreBase):
         if out is None:
             raise MixflowError("[kvstore] expected 'out' in pull, got None")
         for k, o in pairs(key, out):
-            known, targets = self._key(k), as_arrays(o)
+            known, targets = lookup(k, self._keys), as_arrays(o)
             self._check_shapes(k, targets, known)
 
             def ask(known: Key = known) -> Call:
@@ -232,7 +216,7 @@ class DistKVStore(KVStoreBase):
         """`push`, then `pull` into `out` (or back into `value`), in one round trip."""
         targets = value if out is None else out
         for (k, v), (_, o) in zip(pairs(key, value), pairs(key, targets), strict=True):
-            known, outs = self._key(k), as_arrays(o)
+            known, outs = lookup(k, self._keys), as_arrays(o)
             merged = self._merge(k, as_arrays(v), known)
             self._check_shapes(k, outs, known)
             handle = _rt.core.fresh_handle(merged)

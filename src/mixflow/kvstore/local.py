@@ -14,7 +14,7 @@ from .. import optimizer as opt
 from ..errors import MixflowError, ShapeError
 from ..files import write_atomically
 from ..ndarray import NDArray
-from .base import KVStoreBase, as_arrays, pairs
+from .base import KVStoreBase, as_arrays, check_new, lookup, pairs
 
 
 class LocalKVStore(KVStoreBase):
@@ -30,20 +30,6 @@ class LocalKVStore(KVStoreBase):
         """Name it was created with."""
         return self._name
 
-    def _check_key(self, key: Any) -> None:
-        if not isinstance(key, (int, str)) or isinstance(key, bool):
-            raise MixflowError(f"[kvstore] expected an int or str key, got {key!r}")
-        if self._stored and type(key) is not type(next(iter(self._stored))):
-            raise MixflowError(f"[kvstore] Mixed key types are not allowed: got {key!r}")
-
-    def _get(self, key: Any) -> NDArray:
-        self._check_key(key)
-        if key not in self._stored:
-            raise MixflowError(
-                f"[kvstore] expected key {key!r} to be initialised, got none; call init"
-            )
-        return self._stored[key]
-
     def init(self, key: Any, value: Any) -> None:
         """Sets the first value of each key, once.
 
@@ -51,9 +37,7 @@ class LocalKVStore(KVStoreBase):
             MixflowError: already initialised, or int and str keys mixed.
         """
         for k, v in pairs(key, value):
-            self._check_key(k)
-            if k in self._stored:
-                raise MixflowError(f"[kvstore] expected a new key, got {k!r} a second time")
+            check_new(k, self._stored)
             self._stored[k] = as_arrays(v)[0].copy()
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
@@ -63,7 +47,7 @@ class LocalKVStore(KVStoreBase):
             ShapeError: a value's shape is not the stored one.
         """
         for k, v in pairs(key, value):
-            stored = self._get(k)
+            stored = lookup(k, self._stored)
             merged = self._merge(k, as_arrays(v), stored)
             if self._updater is None:
                 merged.copyto(stored)
@@ -93,7 +77,7 @@ class LocalKVStore(KVStoreBase):
         if out is None:
             raise MixflowError("[kvstore] expected 'out' in pull, got None")
         for k, o in pairs(key, out):
-            stored = self._get(k)
+            stored = lookup(k, self._stored)
             for target in as_arrays(o):
                 stored.copyto(target)
 

@@ -9,7 +9,6 @@ was and where its state lies.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -166,17 +165,3 @@ class RaySpawner:
             process.kill()
         if self._own:
             self._ray.shutdown()
-
-
-def wait_for_nodes(count: int, deadline: float) -> None:
-    """Waits until the cluster has so many live nodes.
-
-    Raises:
-        MixflowError: it has not within `deadline` seconds.
-    """
-    ray = load("ray", "launch")
-    end = time.monotonic() + deadline
-    while sum(node["Alive"] for node in ray.nodes()) < count:
-        if time.monotonic() > end:
-            raise MixflowError(f"[launch] expected {count} nodes within {deadline:g} s, got fewer")
-        time.sleep(0.2)

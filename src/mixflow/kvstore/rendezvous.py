@@ -1,8 +1,8 @@
 """Where the processes of a job find each other: the part that MXNet's scheduler played.
 
-Servers register their addresses (again after each restart), workers ask for them, and both say
-that they live. Small JSON messages over ZeroMQ; every one carries the job's token, and what does
-not is dropped. Tensors never pass here.
+Servers register their addresses (again after each restart) and workers ask for them. Small JSON
+messages over ZeroMQ; every one carries the job's token, and what does not is dropped. Tensors
+never pass here.
 """
 
 from __future__ import annotations
@@ -31,27 +31,22 @@ class Roll:
     options: Mapping[str, Any]
     servers: dict[str, tuple[int, str]] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
-    seen: dict[str, float] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
+    nonces: dict[int, str] = field(default_factory=dict)
 
-    def answer(self, request: Mapping[str, Any], now: float) -> dict[str, Any]:
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
         kinds: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "register": self._register,
             "hello": self._hello,
             "servers": lambda _: self._servers(),
-            "alive": lambda _: {},
-            "done": self._done,
         }
         what = str(request.get("what"))
         if what not in kinds:
             return {"error": f"[rendezvous] expected one of {sorted(kinds)}, got {what!r}"}
         try:
-            answer = kinds[what](request)
+            return kinds[what](request)
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"[rendezvous] expected a whole '{what}', got {error!r}"}
-        self.seen[str(request.get("name", ""))] = now
-        return answer
 
     def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name, life = str(request["name"]), int(request["incarnation"])
@@ -66,9 +61,9 @@ class Roll:
 
     def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, nonce = int(request["rank"]), str(request["nonce"])
-        known = self._nonces.get(rank)
+        known = self.nonces.get(rank)
         if known != nonce:  # a new life of this worker, not a repeated request
-            self._nonces[rank] = nonce
+            self.nonces[rank] = nonce
             self.lives[rank] = self.lives.get(rank, -1) + 1
         return {
             **self._servers(),
@@ -76,13 +71,6 @@ class Roll:
             "num_workers": self.num_workers,
             "options": dict(self.options),
         }
-
-    def _done(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.done.add(int(request["rank"]))
-        return {}
-
-    def __post_init__(self) -> None:
-        self._nonces: dict[int, str] = {}
 
 
 class Rendezvous:
@@ -115,7 +103,7 @@ class Rendezvous:
             with contextlib.suppress(ValueError, AttributeError):
                 request = json.loads(frames[-1])
                 if secrets.compare_digest(str(request.get("token")), self.token):
-                    answer = self.roll.answer(request, time.monotonic())
+                    answer = self.roll.answer(request)
                     answer["number"] = request.get("number")
                     self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])
         self._socket.close()

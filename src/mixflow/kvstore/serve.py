@@ -84,7 +84,6 @@ def _stay_known(task: dict[str, Any], server: Server) -> None:
             START_SECONDS,
             address=server.address,
             incarnation=server.shard.incarnation,
-            bytes=[server.sent_bytes, server.received_bytes],
         )
         threading.Event().wait(ALIVE_SECONDS)
 

@@ -261,9 +261,10 @@ def _index_lines(view: memoryview, path: str, index: str) -> tuple[list[bytes], 
     positions = parse_index(whole, str, index)[1].tolist()
     if rest.strip():
         try:
-            at = int(parse_index(rest, str, index)[1][0])
+            found = parse_index(rest, str, index)[1].tolist()
         except FormatError:
-            at = -1
+            found = []
+        at = found[0] if found else -1  # white space alone has no number
         # A number that lost digits is smaller than the position before, or no record begins there.
         if at > max(positions, default=-1) and _after(view, at, path) is not None:
             lines.append(rest)

@@ -84,11 +84,20 @@ def test_every_truncation_of_a_header_is_an_error(suffix, pixels):
         (b"\xff\xd8\xff" + bytes(50), "whole jpeg header"),
         (b"\xff\xd8\xff\xd9", "whole jpeg header"),
         (b"P6\nx y\n255\n", "whole pnm header"),
+        # OpenCV reads 1 x 12 here and another reader 1 x 255: the limit must not be got round.
+        (b"P6\n1# 12\n255\nu" + bytes(900), "whole pnm header"),
+        (b"P6#\r1 1\n9 9\n255\n" + bytes(300), "whole pnm header"),
     ],
 )
 def test_what_is_no_image(data, text):
     with pytest.raises(FormatError, match=r"\[imdecode\] expected.*" + text):
         mx.image.imdecode(data)
+
+
+def test_comments_of_a_text_header_end_as_they_do_for_the_decoder():
+    data = b"P6\n# 9 9\r2 #3\n1\n255\n" + bytes(6)
+    assert header(data) == (1, 2, 3, "pnm")
+    assert mx.image.imdecode(data).shape == (1, 2, 3)
 
 
 def test_limit_is_checked_before_decoding(monkeypatch, pixels):

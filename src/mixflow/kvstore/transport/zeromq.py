@@ -337,6 +337,8 @@ class Link:
         now = time.monotonic()
         for server, waiting in self._outgoing.items():
             flying = self._flying.setdefault(server, {})
+            for number in [n for n in flying if not self.client.is_open(n)]:
+                del flying[number]  # failed, or confirmed without a word of its arrival
             while waiting and sum(flying.values()) < WINDOW_BYTES:
                 message = heapq.heappop(waiting)[2]
                 frames = wire.encode(message)
