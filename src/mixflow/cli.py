@@ -29,10 +29,12 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     """Prints a table with rich."""
     table = extras.load("rich.table", "mixflow").Table(title=title)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    extras.load("rich.console", "mixflow").Console().print(table)
+    # A pipe or file takes whole lines; a terminal folds them.
+    width = None if sys.stdout.isatty() else 200
+    extras.load("rich.console", "mixflow").Console(width=width).print(table)
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -244,9 +246,15 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _add(command: argparse.ArgumentParser, name: str, default: Any, text: str) -> None:
     """An option whose help names its default."""
-    command.add_argument(
-        name, type=type(default), default=default, help=f"{text} (default: %(default)s)"
-    )
+    kind = _positive if name == "--batch-size" else type(default)
+    command.add_argument(name, type=kind, default=default, help=f"{text} (default: %(default)s)")
+
+
+def _positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def _train_arguments(command: argparse.ArgumentParser) -> None:

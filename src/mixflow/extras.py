@@ -41,4 +41,5 @@ def load(module: str, feature: str) -> Any:
         command = f"mixflow[{extra}]" if extra else package
         raise MissingExtraError(
             f"[{feature}] expected the package '{package}', got {error}; pip install '{command}'"
+            + (f" (in a clone: pip install '.[{extra}]')" if extra else "")
         ) from None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from .context import Context
+from . import _rt
+from .context import Context, current_context
+from .errors import FormatError
 from .ndarray.random import (
     exponential,
     gamma,
@@ -26,6 +30,7 @@ __all__ = [
     "exponential",
     "gamma",
     "generalized_negative_binomial",
+    "get_state",
     "host_generator",
     "multinomial",
     "negative_binomial",
@@ -34,6 +39,7 @@ __all__ = [
     "randint",
     "randn",
     "seed",
+    "set_state",
     "shuffle",
     "uniform",
 ]
@@ -59,3 +65,31 @@ def seed(seed_state: int, ctx: Context | str = "all") -> None:
 def host_generator() -> np.random.Generator:
     """The generator that iterators shuffle with; `seed` starts it again."""
     return _host
+
+
+def get_state(ctx: Context | None = None) -> dict[str, Any]:
+    """The state of a context's generator and of the host's, as plain values that JSON holds.
+
+    Args:
+        ctx: context; None = the current one.
+    """
+    seed_and_draw = _rt.core.rng_state((ctx or current_context()).key)
+    return {"device": list(seed_and_draw), "host": _host.bit_generator.state}
+
+
+def set_state(state: Mapping[str, Any], ctx: Context | None = None) -> None:
+    """Goes on where `get_state` was called.
+
+    Raises:
+        FormatError: not such a state.
+    """
+    global _host
+    try:
+        seed_value, draw = (int(number) for number in state["device"])
+        generator = np.random.default_rng(0)
+        generator.bit_generator.state = state["host"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"[random] expected a state of get_state, got {error!r}") from None
+    _rt.core.set_rng_state((seed_value, draw), (ctx or current_context()).key)
+    with _lock:
+        _host = generator

@@ -19,6 +19,7 @@ from mixflow.errors import MixflowError, ParamError
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 from mixflow.kvstore.policy import Async
+from mixflow.kvstore.transport.faults import Faults
 
 pytest.importorskip("zmq")
 COUNTER = str(Path(__file__).with_name("counter.py"))
@@ -170,3 +171,45 @@ def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["launch", "-n", "1", "--restarts", "0", sys.executable, "-c", "raise SystemExit(5)"])
     assert ended.value.code == 5
+
+
+FAILING = """
+import sys, mixflow as mx
+store = mx.kv.create(sys.argv[1] if len(sys.argv) > 1 else "dist_sync")
+value = mx.nd.zeros((300,))
+store.init("a", value)
+store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+for step in range(store.first_step, 6):
+    store.pushpull("a", mx.nd.ones((300,)), out=value)
+    value.wait_to_read()
+    if store.rank == 1 and step == 2 and store.first_step == 0:
+        raise ValueError("my bug")
+print("end", store.rank, value.asnumpy()[0], flush=True)
+"""
+
+
+def test_a_program_that_ends_by_an_error_is_started_again(tmp_path, capfd):
+    store = StoreOptions(deadline=20.0, repeat=0.1)
+    job = Job([sys.executable, "-c", FAILING], JobOptions(2, 1, store, deadline=60.0))
+    assert job.run() == 0
+    codes = [e["code"] for e in job.events if e["what"] == "worker ended"]
+    assert sorted(codes) == [0, 0, 1]
+    text = capfd.readouterr()
+    assert "ValueError: my bug" in text.err and "zmq" not in text.err
+    # Worker 0 has not gone on alone: every step holds two pushes.
+    ends = [line for line in text.out.splitlines() if line.startswith("end")]
+    assert sorted(ends) == ["end 0 12.0", "end 1 12.0"]
+
+
+def test_what_cannot_succeed_is_not_started_again(capfd):
+    for program in ("import nothing_of_that_name", FAILING.replace('"dist_sync"', '"dist_async"')):
+        job = Job([sys.executable, "-c", program], JobOptions(1, 1, deadline=60.0))
+        assert job.run() == 1
+        assert len([e for e in job.events if e["what"] == "worker started"]) == 1
+    assert "start it with 'mixflow launch --consistency dist_async'" in capfd.readouterr().err
+
+
+def test_a_job_on_a_bad_network_ends(tmp_path):
+    faults = Faults.from_text("lose=0.05,repeat=0.05,delay=0.2")
+    _, ends = run(tmp_path, steps=10, pause=0, faults=faults)
+    assert ends == [{"small": [20.0], "big": [20.0]}] * 2

@@ -592,3 +592,17 @@ def test_fit_needs_epochs_and_finite_rates():
             ready().init_optimizer(optimizer_params={"learning_rate": rate})
     with pytest.raises(ParamError, match="learning_rat"):
         ready().init_optimizer(optimizer_params={"learning_rat": 0.1})
+
+
+def test_fit_goes_on_where_the_iterator_stands_and_resets_it_after_each_epoch():
+    data = mx.io.NDArrayIter(np.ones((12, 3), "float32"), np.zeros(12, "float32"), batch_size=2)
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(mx.sym.Variable("data"), name="softmax"))
+    next(data)
+    next(data)
+    seen = []
+    module.fit(data, num_epoch=2, batch_end_callback=lambda p: seen.append((p.epoch, p.nbatch)))
+    assert seen == [(0, n) for n in range(4)] + [(1, n) for n in range(6)]
+    assert len(list(data)) == 6
+    seen.clear()  # used up now: reset first
+    module.fit(data, num_epoch=1, batch_end_callback=lambda p: seen.append((p.epoch, p.nbatch)))
+    assert len(seen) == 6

@@ -1,6 +1,7 @@
 """Schedules, initializers, metrics, optimizers, iterators, stores: the parts of a training."""
 
 import gzip
+import json
 import math
 import struct
 import threading
@@ -372,3 +373,19 @@ class TestDatasets:
     def test_missing_file_is_named(self, tmp_path):
         with pytest.raises(FormatError, match="train-images-idx3-ubyte"):
             datasets.load(str(tmp_path))
+
+
+def test_random_state_is_saved_and_restored_as_plain_values():
+    mx.random.seed(5)
+    mx.nd.random.uniform(shape=(3,))
+    state = json.loads(json.dumps(mx.random.get_state()))
+
+    def draws():
+        found = mx.nd.random.normal(shape=(4,)).asnumpy().tolist()
+        return found + mx.random.host_generator().random(3).tolist()
+
+    first = draws()
+    mx.random.set_state(state)
+    assert draws() == first
+    with pytest.raises(FormatError, match="expected a state of get_state"):
+        mx.random.set_state({"device": [1]})

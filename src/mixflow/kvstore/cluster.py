@@ -234,7 +234,7 @@ class Job:
             self._note("worker ended", f"worker{rank}", code=code)
             if code == 0:
                 continue
-            if self._may_restart(f"worker{rank}", self.options.worker_restarts):
+            if self._may_help(rank, code):
                 self._start_worker(rank)
             elif self.options.store.give_up:
                 self._take_out(rank)
@@ -254,6 +254,13 @@ class Job:
                     f"{self.options.server_restarts} restarts"
                 )
             self._start_server(int(name.removeprefix("server")))
+
+    def _may_help(self, rank: int, code: int) -> bool:
+        """Whether to start a worker again: not one that failed before it had joined the job, which
+        would fail again (no such program, a wrong import, another consistency)."""
+        if code > 0 and rank not in self._rendezvous.roll.lives:
+            return False
+        return self._may_restart(f"worker{rank}", self.options.worker_restarts)
 
     def _may_restart(self, name: str, limit: int) -> bool:
         self._restarts[name] = self._restarts.get(name, 0) + 1

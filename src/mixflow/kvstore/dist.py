@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -402,14 +403,11 @@ class DistKVStore(KVStoreBase):
             ) from None
         enquirer = Enquirer(f"tcp://{host}:{port}", token, f"worker{rank}")
         nonce = uuid.uuid4().hex
-        found = enquirer.wait_for_servers("hello", START_SECONDS, rank=rank, nonce=nonce)
+        policy = policy_of(name).name
+        found = enquirer.wait_for_servers(
+            "hello", START_SECONDS, rank=rank, nonce=nonce, consistency=policy
+        )
         options = StoreOptions.from_json(found["options"])
-        if options.policy.name != policy_of(name).name:
-            raise MixflowError(
-                f"[kvstore] expected '{name}', got a job of consistency "
-                f"'{options.policy.name}'; start it with 'mixflow launch --consistency "
-                f"{policy_of(name).name}'"
-            )
         made = cls(
             name,
             rank,
@@ -419,8 +417,21 @@ class DistKVStore(KVStoreBase):
             int(found["life"]),
             lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
         )
-        atexit.register(made.close)
+        atexit.register(made._close_at_exit)
         return made
+
+    def _close_at_exit(self) -> None:
+        """A program that ended by an error does not leave the job: it is started again, and the
+        others must not go on without its part."""
+        if getattr(sys, "last_value", None) is not None:
+            self.abandon()
+        else:
+            self.close()
+
+    def abandon(self) -> None:
+        """Ends the connection without a word: to the servers the worker is lost, not done."""
+        self._closed = True
+        self._link.close()
 
     def close(self) -> None:
         """Waits until every push is confirmed, and leaves the job. Safe to call twice."""

@@ -19,16 +19,21 @@ from .transport.faults import Faults
 
 def add_launch(command: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    command.add_argument("-n", "--num-workers", type=int, required=True)
-    command.add_argument("-s", "--num-servers", type=int, default=1)
+    command.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    command.add_argument("-n", "--num-workers", type=int, required=True, help="that train")
+    command.add_argument("-s", "--num-servers", type=int, default=1, help="that hold the weights")
     command.add_argument(
         "--address", help="a Ray cluster ('auto', 'host:port', 'local'); default: this host only"
     )
-    command.add_argument("--consistency", choices=list(POLICIES), default="dist_sync")
+    command.add_argument(
+        "--consistency", choices=list(POLICIES), default="dist_sync", help="how workers agree"
+    )
     command.add_argument("--staleness", type=int, help="clocks, of dist_ssp")
     command.add_argument("--take", type=int, help="pushes that make an update, of dist_backup")
     command.add_argument("--deadline", type=float, default=60.0, help="seconds of any wait")
-    command.add_argument("--restarts", type=int, default=3, help="of each worker")
+    command.add_argument(
+        "--restarts", type=int, default=3, help="how often each worker is started again"
+    )
     command.add_argument(
         "--give-up", action="store_true", help="go on without a worker that is lost for good"
     )
@@ -61,7 +66,9 @@ def launch(args: argparse.Namespace) -> None:
         if args.events:
             write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
     if code:
-        print(f"mixflow: [launch] a worker ended with {code}", file=sys.stderr)
+        ended = [e for e in job.events if e["what"] == "worker ended" and e["code"] == code]
+        who, tries = ended[-1]["who"], len([e for e in ended if e["who"] == ended[-1]["who"]])
+        print(f"mixflow: [launch] {who} ended with {code} ({tries} of it)", file=sys.stderr)
         raise SystemExit(code if code > 0 else 128 - code)
 
 

@@ -61,6 +61,12 @@ class Roll:
 
     def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, nonce = int(request["rank"]), str(request["nonce"])
+        asked, agreed = str(request["consistency"]), self.options["policy"][0]
+        if asked != agreed:
+            return {
+                "error": f"[kvstore] expected a store of this job's consistency '{agreed}', got "
+                f"'{asked}'; start it with 'mixflow launch --consistency {asked}'"
+            }
         known = self.nonces.get(rank)
         if known != nonce:  # a new life of this worker, not a repeated request
             self.nonces[rank] = nonce

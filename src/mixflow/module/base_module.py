@@ -282,13 +282,8 @@ class BaseModule:
         done = self._steps_done()
         for epoch in range(begin_epoch, num_epoch):
             began = time.monotonic()
-            if done:
-                # Started again in the middle of a job: the data goes by, as it did before.
-                done = self._skip(train_data, done)
-                if done:
-                    continue
-            else:
-                train_data.reset()
+            if done and (done := self._skip(train_data, done)):
+                continue
             self._train_epoch(train_data, epoch, train_metric, batch_end_callback, monitor)
             for name, value in train_metric.get_global_name_value():
                 self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
@@ -304,6 +299,7 @@ class BaseModule:
                 )
                 for name, value in found:
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
+            train_data.reset()
 
     def _steps_done(self) -> int:
         """Batches of this call of `fit` that were trained on before the process was restarted."""
@@ -311,12 +307,13 @@ class BaseModule:
 
     @staticmethod
     def _skip(train_data: DataIter, count: int) -> int:
-        """Passes over up to `count` batches of a fresh epoch; how many remain to be passed over."""
-        train_data.reset()
+        """Lets data go by, as it did before the process was restarted: up to `count` batches of an
+        epoch. How many remain; the next epoch begins then."""
         while count:
             try:
                 next(train_data)
             except StopIteration:
+                train_data.reset()
                 return count
             count -= 1
         return 0
@@ -330,7 +327,7 @@ class BaseModule:
         monitor: Any,
     ) -> None:
         train_metric.reset()
-        for nbatch, batch in enumerate(train_data):
+        for nbatch, batch in enumerate(_some(train_data)):
             if monitor is not None:
                 monitor.tic()
             self.forward_backward(batch)
@@ -344,6 +341,17 @@ class BaseModule:
         if callbacks is not None:
             arg_params, aux_params = self.get_params()
             call_all(callbacks, epoch, self.symbol, arg_params, aux_params)
+
+
+def _some(data: DataIter) -> Iterator[DataBatch]:
+    """What is left of the epoch; where nothing is (it was used up before), the next epoch."""
+    empty = True
+    for batch in data:
+        empty = False
+        yield batch
+    if empty:
+        data.reset()
+        yield from data
 
 
 def _first(batches: Iterable[DataBatch], count: int | None) -> Iterator[DataBatch]:

@@ -10,9 +10,9 @@ import numpy as np
 from .. import _rt
 from .. import dtype as dtypes
 from ..context import Context, current_context
-from ..errors import ShapeError
+from ..errors import MixflowError, ShapeError
 from .ndarray import NDArray
-from .register import fill, function, primitive
+from .register import fill, primitive
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -214,8 +214,12 @@ def onehot_encode(indices: NDArray, out: NDArray) -> NDArray:
 
 
 def imdecode(*args: Any, **kwargs: Any) -> NDArray:
-    """Decodes an image; see `mx.image.imdecode`."""
-    return function("_cvimdecode")(*args, **kwargs)  # type: ignore[no-any-return]
+    """Stands here for its name only.
+
+    Raises:
+        MixflowError: always; images are decoded by `mx.image.imdecode`.
+    """
+    raise MixflowError("[nd.imdecode] expected a call of mx.image.imdecode, got the old name")
 
 
 def waitall() -> None:

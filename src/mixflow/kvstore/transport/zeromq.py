@@ -357,6 +357,7 @@ class Link:
             socket.connect(self._addresses[server])
             self._sockets[server] = socket
         self.sent_bytes += sum(len(f) for f in frames)
-        # A full queue loses the message; it is repeated like any other that got lost.
+        # A full queue loses the message; it is repeated like any other that got lost. Copied: to
+        # send a buffer as it is, pyzmq needs a thread of its own, which it can't start at exit.
         with contextlib.suppress(self._zmq.Again):
-            self._sockets[server].send_multipart(frames, self._zmq.DONTWAIT, copy=False)
+            self._sockets[server].send_multipart(frames, self._zmq.DONTWAIT, copy=True)
