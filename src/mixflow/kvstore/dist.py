@@ -33,6 +33,7 @@ from .policy import Backup
 from .rendezvous import Enquirer
 from .sharding import Entry
 from .transport.zeromq import Call, Link
+from .utilisation import Sampler, start_sampler
 
 #: Seconds that a job's servers may take to start.
 START_SECONDS = 60.0
@@ -101,6 +102,7 @@ class DistKVStore(KVStoreBase):
         )
         self._link = Link(client, addresses, self.options.faults, find)
         self._closed = False
+        self._sampler: Sampler | None = None
         self.first_step = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
@@ -417,8 +419,15 @@ class DistKVStore(KVStoreBase):
             int(found["life"]),
             lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
         )
+        made._sampler = start_sampler(
+            f"tcp://{host}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
+        )
         atexit.register(made._close_at_exit)
         return made
+
+    def _bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far."""
+        return self._link.sent_bytes, self._link.received_bytes
 
     def _close_at_exit(self) -> None:
         """A program that ended by an error does not leave the job: it is started again, and the
@@ -432,6 +441,11 @@ class DistKVStore(KVStoreBase):
         """Ends the connection without a word: to the servers the worker is lost, not done."""
         self._closed = True
         self._link.close()
+        self._end_sampler()
+
+    def _end_sampler(self) -> None:
+        if self._sampler:
+            self._sampler.close()
 
     def close(self) -> None:
         """Waits until every push is confirmed, and leaves the job. Safe to call twice."""
@@ -444,6 +458,7 @@ class DistKVStore(KVStoreBase):
             self._wait("leave", lambda c, now: c.leave(self._servers, epoch, now))
         finally:
             self._link.close()
+            self._end_sampler()
 
     def __enter__(self) -> DistKVStore:
         return self
