@@ -1,0 +1,20 @@
+"""PyTorch: DistributedDataParallel on gloo, fused SGD."""
+
+from importlib.metadata import version
+
+from programs import jobs, tasks
+
+VERSION = f"torch {version('torch')}"
+WARM_UP = 0
+
+
+def processes(cell, out):
+    port = str(jobs.free_port())
+    command = jobs.program("train_torch.py", cell, out)
+    return jobs.Processes(
+        [([*command, str(r), port], {}) for r in range(cell.workers)], cell.workers
+    )
+
+
+RUNNER = jobs.Runner(processes, [c for c in tasks.all_cells() if c.mode == "sync"])
+CASES, FIGURES = RUNNER.cases, RUNNER.figures
