@@ -1,7 +1,7 @@
 """Gradients of a partition of a Spark job, with NumPy.
 
-A module of its own: what it has mapped stays there from pass to pass, since Spark's Python processes
-are used again.
+A module of its own: what it has mapped stays there from pass to pass, since Spark's Python
+processes are used again.
 """
 
 from functools import cache
