@@ -11,9 +11,8 @@ WARM_UP = 0
 def processes(cell, out):
     port = str(jobs.free_port())
     command = jobs.program("train_torch.py", cell, out)
-    return jobs.Processes(
-        [([*command, str(r), port], {}) for r in range(cell.workers)], cell.workers
-    )
+    commands = [([*command, str(rank), port], {}) for rank in range(cell.workers)]
+    return jobs.Processes(commands, cell.workers, cell.threads)
 
 
 RUNNER = jobs.Runner(processes, [c for c in tasks.all_cells() if c.mode == "sync"])

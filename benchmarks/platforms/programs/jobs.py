@@ -35,10 +35,12 @@ class Processes:
     Attributes:
         commands: each with its environment, servers first.
         waited: how many of the last ones end by themselves.
+        threads: of each process.
     """
 
     commands: list[tuple[list[str], dict[str, str]]]
     waited: int
+    threads: int = 1
 
 
 class Unfinished(Exception):
@@ -56,11 +58,10 @@ def program(name: str, cell: Cell, out: str, *more: str) -> list[str]:
     return [sys.executable, str(PROGRAMS / name), cell.to_json(), out, *more]
 
 
-def environment(cell: Cell) -> dict[str, str]:
-    """Of every process of a cell."""
-    threads = str(cell.threads)
+def environment(threads: int) -> dict[str, str]:
+    """Of every process of a measurement."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(names, threads)}
+    return {**os.environ, **dict.fromkeys(names, str(threads))}
 
 
 class Runner:
@@ -100,7 +101,8 @@ def run(cell: Cell, processes: Callable[[Cell, str], Processes]) -> tuple[float,
     """
     out = tempfile.mkdtemp(prefix="platforms-")
     try:
-        samples = _run_processes(cell, processes(cell, out), Path(out))
+        job = processes(cell, out)
+        samples = _run_processes(cell, job, Path(out))
         times = [
             json.loads((Path(out) / f"times-{rank}.json").read_text())
             for rank in range(len(list(Path(out).glob("times-*.json"))))
@@ -111,6 +113,7 @@ def run(cell: Cell, processes: Callable[[Cell, str], Processes]) -> tuple[float,
             quality = tasks.judge(cell, [found[name] for name in found.files])
         seconds = (ended - began) / passes
         figures = {**quality, "passes": passes, "samples_per_second": cell.rows / seconds}
+        figures["process_threads"] = job.threads
         if samples is not None:
             figures["use"] = samples.columns(began, ended)
         return seconds, figures
@@ -124,7 +127,7 @@ def _run_processes(cell: Cell, job: Processes, out: Path) -> Sampler | None:
         started = [
             subprocess.Popen(
                 command,
-                env={**environment(cell), **env},
+                env={**environment(job.threads), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -96,7 +96,7 @@ class Cell:
 
     @property
     def threads(self) -> int:
-        """Of each process: with more than one worker there is a core for none of them."""
+        """Of a worker where there is no server; beside one each process has a single thread."""
         return 2 if self.workers == 1 else 1
 
     @property

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tasks import HIDDEN, Cell, Watch, first_values, part_of, paths
 
 STEPS_PER_CALL = 20
+THREADS = int(os.environ["OMP_NUM_THREADS"])
 
 
 def loss_of(cell, variables, x, y):
@@ -146,7 +147,7 @@ def serve(cell, role):
     """A parameter server or a worker of the coordinator, until it is ended."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     config = tf.compat.v1.ConfigProto()
-    config.intra_op_parallelism_threads = cell.threads
+    config.intra_op_parallelism_threads = THREADS
     # What TensorFlow's guide asks for on a machine with fewer cores than workers.
     config.inter_op_parallelism_threads = cell.workers + 1
     server = tf.distribute.Server(
@@ -162,7 +163,7 @@ def main():
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
     if cell.mode == "async" and role != "chief":
         serve(cell, role)
-    tf.config.threading.set_intra_op_parallelism_threads(cell.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     if role == "chief":
         asynchronous(cell, out)
     else:

@@ -32,7 +32,7 @@ def batches(cell, rank):
 def main():
     cell, out, rank = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[4])
-    torch.set_num_threads(cell.threads)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     distributed.init_process_group("gloo", rank=rank, world_size=cell.workers)
     made, net = batches(cell, rank), network(cell)
     whole = nn.parallel.DistributedDataParallel(
