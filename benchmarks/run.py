@@ -1,9 +1,10 @@
 """Runs the benchmarks: every rival in its own environment, interleaved with ours in one run.
 
-    python benchmarks/run.py [QUESTION ...] [--rounds 9] [--threads 2]
+    python benchmarks/run.py [QUESTION ...] [--rounds 9] [--threads 2] [--case 'lenet*']
 
 One process per rival and question stays alive; each round asks every rival once, so that a noisy
-neighbour hits all alike. Writes JSON rows (benchmarks/results/<question>.json) and prints medians
+neighbour hits all alike. With --case or --without the rows of the others stay as they were. Writes
+JSON rows (benchmarks/results/<question>.json) and prints medians
 and ratios. A ratio above 1 means that ours is faster.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fnmatch
 import json
 import os
 import platform
@@ -37,15 +39,17 @@ QUESTIONS = (
     "precision",
     "recordio",
     "data",
+    "platforms",
 )
 #: Packages of each rival's environment; `ours` and `ours_*` use the Python that runs this file.
 ENVIRONMENTS = {
     "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
     "torch": ["torch==2.13.0", "numpy", "opencv-python-headless==5.0.0.93"],
     "tensorflow": ["tensorflow==2.21.0"],
+    "spark": ["pyspark==4.3.0", "numpy", "pyarrow"],
 }
 #: Rivals that are another way to use a package: they share its environment.
-SHARED = {"torch_compiled": "torch"}
+SHARED = {"torch_compiled": "torch", "spark_mllib": "spark"}
 ANSWER_SECONDS = 300
 #: Before each measurement: OpenMP threads of the rival before spin for some 10 ms after their work.
 REST_SECONDS = 0.05
@@ -145,14 +149,21 @@ def facts(threads: int) -> dict:
     }
 
 
-def run(question: str, rounds: int, threads: int, without: list[str]) -> list[dict]:
+def wanted(case: str, patterns: list[str]) -> bool:
+    """Whether a case is asked for; all are without patterns."""
+    return not patterns or any(fnmatch.fnmatchcase(case, p) for p in patterns)
+
+
+def run(
+    question: str, rounds: int, threads: int, without: list[str], patterns: list[str]
+) -> list[dict]:
     """Rows of one question."""
     rivals = [p.stem for p in sorted((HERE / question).glob("*.py")) if p.stem not in without]
     rivals.sort(key=lambda r: r != "ours")
     workers = [Worker(question, r, threads) for r in rivals]
     rows = []
     unit, rounds = workers[0].hello["unit"], min(rounds, workers[0].hello["rounds"] or rounds)
-    for case in workers[0].hello["cases"]:
+    for case in filter(lambda c: wanted(c, patterns), workers[0].hello["cases"]):
         seconds: dict[str, list[float]] = {r: [] for r in rivals}
         for _ in range(rounds):
             for worker in workers:
@@ -161,24 +172,41 @@ def run(question: str, rounds: int, threads: int, without: list[str]) -> list[di
                 if value is not None:
                     seconds[worker.rival].append(value)
         for worker in workers:
-            found = seconds[worker.rival]
-            if found:
+            found, figures = seconds[worker.rival], worker.figures(case)
+            # A case that a rival has not finished is reported too.
+            if found or "unfinished" in figures:
                 rows.append(
                     {
                         "question": question,
                         "case": case,
                         "rival": worker.rival,
                         "version": worker.hello["version"],
-                        f"median_{unit}": statistics.median(found),
-                        f"best_{unit}": min(found),
-                        "rounds": len(found),
-                        **worker.figures(case),
+                        **amounts(found, unit),
+                        **figures,
                         **facts(threads),
                     }
                 )
     for worker in workers:
         worker.close()
     return with_shares(rows)
+
+
+def amounts(found: list[float], unit: str) -> dict[str, float]:
+    """Median and best of what was measured; nothing of nothing."""
+    if not found:
+        return {}
+    return {
+        f"median_{unit}": statistics.median(found),
+        f"best_{unit}": min(found),
+        "rounds": len(found),
+    }
+
+
+def merged(old: list[dict], new: list[dict]) -> list[dict]:
+    """The rows with new ones in the places of old ones; what is wholly new comes after them."""
+    kept = {(row["case"], row["rival"]): row for row in old}
+    kept.update({(row["case"], row["rival"]): row for row in new})
+    return list(kept.values())
 
 
 def with_shares(rows: list[dict]) -> list[dict]:
@@ -204,10 +232,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--without", action="append", default=[], help="a rival to leave out")
+    parser.add_argument("--case", action="append", default=[], help="pattern of cases to measure")
     args = parser.parse_args()
     for question in args.questions:
-        rows = run(question, args.rounds, args.threads, args.without)
+        rows = run(question, args.rounds, args.threads, args.without, args.case)
         target = HERE / "results" / f"{question}.json"
+        if (args.case or args.without) and target.exists():
+            rows = merged(json.loads(target.read_text()), rows)
         target.parent.mkdir(exist_ok=True)
         target.write_text(json.dumps(rows, indent=1) + "\n")
         print(f"\n## {question}\n\n{update_tables.question_table(rows)}", flush=True)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "mixflow"
 #: From the bottom up; a module may import from its own line and from lines above it.
 LAYERS: list[list[str]] = [
     ["errors", "libinfo"],
-    ["base", "extras", "files"],
+    ["base", "extras", "files", "scalar_log"],
     ["config"],
     ["dtype"],
     ["ir"],

@@ -28,6 +28,8 @@ Row = dict[str, Any]
 #: Shares of limits that rows may carry, and their columns. The first counts direct convolution, so
 #: Winograd's may pass 100 %.
 SHARES = {"flop_share": "of arithmetic limit", "byte_share": "of memory-traffic limit"}
+#: With more rivals than these a table has one column of ratios.
+MANY = 3
 #: Ends of cases' names whose ratios are averaged.
 KINDS = ("train", "predict")
 
@@ -38,7 +40,10 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def shown(row: Row) -> str:
-    """What a row measured, with its unit: a time with three digits, or whole megabytes."""
+    """What a row measured, with its unit: a time with three digits, or whole megabytes; or that the
+    rival did not come to an end."""
+    if "unfinished" in row:
+        return "not finished"
     if "median_bytes" in row:
         return f"{row['median_bytes'] / 1e6:,.0f} MB"
     seconds = row["median_seconds"]
@@ -69,6 +74,8 @@ def question_table(rows: list[Row]) -> str:
     """Markdown: medians of one question, how many times as long the others take, and where the
     rows know them, the shares of the machine's limits that mixflow reaches."""
     others = [r for r in rivals_of(rows) if r != "ours"]
+    if len(others) > MANY:
+        return wide_table(rows, others)
     shares = [s for s in SHARES if any(s in r for r in rows)]
     names = ["case", "mixflow", *others, *(f"{r} / mixflow" for r in others)]
     names += [SHARES[s] for s in shares]
@@ -87,9 +94,46 @@ def question_table(rows: list[Row]) -> str:
     return "\n".join([*lines, *mean_lines(rows, cases, others, len(shares))])
 
 
+def wide_table(rows: list[Row], others: list[str]) -> str:
+    """Markdown of a question with many rivals: medians, and how many times as long the fastest of
+    the others takes; then, where models were trained, what came out of it."""
+    names = ["case", "mixflow", *others, "fastest other / mixflow"]
+    lines = ["| " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) - 1)]
+    best = []
+    for case in dict.fromkeys(r["case"] for r in rows):
+        found = {r["rival"]: r for r in rows if r["case"] == case}
+        ratios = [x for r in others if (x := ratio(found, r)) is not None]
+        best += [min(ratios)] if ratios else []
+        cells = [shown(found[r]) if r in found else "" for r in ("ours", *others)]
+        lines.append("| " + " | ".join([case, *cells, f"{best[-1]:.2f}" if ratios else ""]) + " |")
+    if best:
+        mean = math.exp(sum(map(math.log, best)) / len(best))
+        won = sum(x >= 1 for x in best)
+        text = f"geometric mean; mixflow is the fastest in {won} of {len(best)}"
+        lines.append("| " + " | ".join([text, "", *[""] * len(others), f"{mean:.2f}"]) + " |")
+    return "\n".join([*lines, *quality_lines(rows, others)])
+
+
+def quality_lines(rows: list[Row], others: list[str]) -> list[str]:
+    """Markdown: loss and accuracy after the timed passes, by case; nothing where none are known."""
+    known = [r for r in rows if "accuracy" in r]
+    if not known:
+        return []
+    names = ["loss, accuracy", "mixflow", *others]
+    lines = ["", "| " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) - 1)]
+    for case in dict.fromkeys(r["case"] for r in known):
+        found = {r["rival"]: r for r in known if r["case"] == case}
+        cells = [
+            f"{found[r]['loss']:.4f}, {100 * found[r]['accuracy']:.1f} %" if r in found else ""
+            for r in ("ours", *others)
+        ]
+        lines.append("| " + " | ".join([case, *cells]) + " |")
+    return lines
+
+
 def ratio(found: dict[str, Row], rival: str) -> float | None:
     """How many times as long a rival takes for a case; None where it was not measured."""
-    if rival not in found or "ours" not in found:
+    if any("unfinished" in found.get(r, {"unfinished": ""}) for r in (rival, "ours")):
         return None
     return float(amount(found[rival]) / amount(found["ours"]))
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from . import datasets, extras, models, profiler, train, visualization
 from .checkpoint import load_checkpoint
-from .errors import MixflowError, UnknownNameError, describe_unknown
+from .errors import FormatError, MixflowError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .im2rec import command as im2rec
 from .io import NDArrayIter
+from .kvstore import utilisation
 from .kvstore.launch import add_launch
 from .libinfo import __version__
 from .module import Module
@@ -240,6 +241,32 @@ def _profile(args: argparse.Namespace) -> None:
     )
 
 
+def _utilisation(args: argparse.Namespace) -> None:
+    """``mixflow utilisation``: a job's report as a table, a picture and TensorBoard scalars."""
+    try:
+        report = json.loads(Path(args.report).read_text())
+    except ValueError as error:
+        raise FormatError(f"[utilisation] expected JSON in {args.report}, got {error}") from None
+    processes = utilisation.from_json(report)
+    _table(
+        f"{args.report}: {report.get('seconds', 0):.1f} s",
+        ("process", "CPU % mean", "max", "memory max MB", "sent MB", "received MB"),
+        [_utilisation_row(name, utilisation.totals(s)) for name, s in processes.items() if s],
+    )
+    if args.out:
+        visualization.plot_utilisation(report, args.out, args.title)
+        print(f"  picture: {args.out}")
+    if args.tensorboard:
+        utilisation.write_scalars(report, args.tensorboard)
+        print(f"  TensorBoard: {args.tensorboard}")
+
+
+def _utilisation_row(name: str, totals: dict[str, float]) -> list[Any]:
+    sizes = ("resident_bytes_max", "sent_bytes", "received_bytes")
+    megabytes = [f"{totals[size] / 1e6:.1f}" for size in sizes]
+    return [name, totals["cpu_percent_mean"], totals["cpu_percent_max"], *megabytes]
+
+
 def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.replace("x", ",").split(","))
 
@@ -324,6 +351,13 @@ def parser() -> argparse.ArgumentParser:
     _add(four, "--repeat", 3, "runs; the fastest of each step counts")
     _add(four, "--show", 10, "steps to print")
     four.set_defaults(run=_profile)
+
+    used = commands.add_parser("utilisation", help="what the processes of a job have used")
+    used.add_argument("report", help="file of 'mixflow launch --report'")
+    used.add_argument("--out", help="picture to write (.png, .svg, .pdf)")
+    used.add_argument("--title", default="", help="over the picture")
+    used.add_argument("--tensorboard", help="folder for TensorBoard scalars")
+    used.set_defaults(run=_utilisation)
 
     im2rec.add_im2rec(commands.add_parser("im2rec", help="record files from images"))
     im2rec.add_rec2idx(commands.add_parser("rec2idx", help="the index of a record file"))

@@ -13,6 +13,7 @@ _EXTRAS = {
     "ray": "dist",
     "zmq": "dist",
     "psutil": "dist",
+    "tensorboardX": "tensorboard",
     "cupy": "cuda",
     "cv2": "images",
     "fsspec": "remote",

@@ -12,6 +12,7 @@ from typing import Any
 from . import extras
 from .errors import ShapeError
 from .files import write_atomically
+from .kvstore import utilisation
 from .symbol import Symbol
 
 _COLOURS = {
@@ -235,6 +236,52 @@ def plot_memory(
     axes.grid(axis="y", alpha=0.3)
     figure.tight_layout()
     _save(figure, path)
+
+
+#: Panels of `plot_utilisation`: title, unit, and a sample's column with what it is divided by.
+_PANELS = (
+    ("processor", "% of one core", "cpu_percent", 1),
+    ("memory", "resident, MB", "resident_bytes", 1e6),
+    ("sent", "MB per s", "sent_bytes", 1e6),
+    ("received", "MB per s", "received_bytes", 1e6),
+)
+
+
+def plot_utilisation(report: Mapping[str, Any], path: str | Path, title: str = "") -> None:
+    """What each process of a job used over time: processor, memory, bytes per second both ways.
+
+    Args:
+        report: `Job.report()`, or what ``mixflow launch --report FILE`` has written.
+        path: file to write; its ending gives the kind (.png, .svg, .pdf).
+        title: over the picture.
+
+    Raises:
+        ParamError: the report holds no samples.
+    """
+    processes = utilisation.from_json(report)
+    matplotlib = extras.load("matplotlib", "plot_utilisation")
+    matplotlib.use("Agg")
+    pyplot = extras.load("matplotlib.pyplot", "plot_utilisation")
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
+    for axis, (name, unit, column, divisor) in zip(axes.flat, _PANELS, strict=True):
+        for process, samples in processes.items():
+            times = [s.seconds for s in samples]
+            values = _panel_values(samples, column, name in ("sent", "received"))
+            axis.step(times, [v / divisor for v in values], label=process, lw=1.2)
+        axis.set(title=name, ylabel=unit)
+        axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
+        axis.grid(alpha=0.3)
+    for axis in axes[1]:
+        axis.set_xlabel("seconds since the job's start")
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(title)
+    _save(figure, path)
+
+
+def _panel_values(samples: Sequence[Any], column: str, per_second: bool) -> list[float]:
+    if per_second:
+        return utilisation.rates(samples, column)
+    return [getattr(s, column) for s in samples]
 
 
 def draw_network(symbol: Symbol, shape: Mapping[str, tuple[int, ...]], stem: Path) -> Path:

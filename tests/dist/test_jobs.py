@@ -213,3 +213,18 @@ def test_a_job_on_a_bad_network_ends(tmp_path):
     faults = Faults.from_text("lose=0.05,repeat=0.05,delay=0.2")
     _, ends = run(tmp_path, steps=10, pause=0, faults=faults)
     assert ends == [{"small": [20.0], "big": [20.0]}] * 2
+
+
+def test_a_report_tells_what_each_process_has_used(tmp_path):
+    report = tmp_path / "job.json"
+    command = ["launch", "-n", "2", "--report", str(report), "--sample-period", "0.1"]
+    assert main([*command, sys.executable, COUNTER, "8", "0.05", str(tmp_path)]) == 0
+    found = json.loads(report.read_text())
+    assert {e["what"] for e in found["events"]} >= {"worker started", "worker ended"}
+    processes = found["utilisation"]["processes"]
+    assert set(processes) == {"server0", "worker0", "worker1"}
+    for rank in (0, 1):
+        used = processes[f"worker{rank}"]["totals"]
+        # Eight gradients of 5,003 values, and as many answers.
+        assert used["sent_bytes"] > 8 * 5003 * 4 and used["received_bytes"] > 8 * 5003 * 4
+        assert used["resident_bytes_max"] > 10**7

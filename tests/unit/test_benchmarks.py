@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -102,3 +103,110 @@ def test_images_take_the_form_of_the_network(load: Any) -> None:
     assert made.shape == (2, 3, 32, 32) and made.dtype == np.float32
     np.testing.assert_array_equal(made[:, 2, 2:-2, 2:-2], images[:, 0] - np.float32(0.5))
     assert (made[:, :, :2] == -0.5).all()
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of benchmarks/platforms/programs as its rivals' files do."""
+
+    def module(name: str) -> Any:
+        monkeypatch.syspath_prepend(str(ROOT / "platforms"))
+        return importlib.import_module(f"programs.{name}")
+
+    return module
+
+
+def test_cells_of_platforms_time_whole_passes(programs: Any) -> None:
+    tasks = programs("tasks")
+    names = [cell.name for cell in tasks.all_cells()]
+    assert len(set(names)) == len(names)
+    for cell in tasks.all_cells():
+        assert tasks.Cell.from_json(cell.to_json()) == cell
+        assert cell.samples <= cell.rows * max(1, cell.steps // cell.steps_per_pass)
+        if cell.batch != 1:
+            assert cell.steps % cell.steps_per_pass == 0
+        last = cell.batch_rows(cell.steps_per_pass - 1)
+        assert last.stop <= cell.rows // cell.workers
+        assert cell.batch_rows(cell.steps_per_pass) == cell.batch_rows(0)
+    sync, free = tasks.Cell("softmax", "sync", 100, 3), tasks.Cell("softmax", "async", 100, 3)
+    # A synchronous gradient is a mean over all workers; an asynchronous one that of its own batch.
+    assert free.rate == sync.rate / 3
+
+
+def test_weights_of_platforms_are_judged(programs: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    tasks = programs("tasks")
+    monkeypatch.setattr(tasks, "FOLDER", tmp_path)
+    files, cell = tasks.paths("logistic"), tasks.Cell("logistic", "sync", 100, 1)
+    np.save(files["judged-x"], np.array([[1, 0], [0, 1], [2, 0]], np.float32))
+    np.save(files["judged-y"], np.array([1, 0, 0], np.float32))
+    zeros = tasks.judge(cell, [np.zeros((1, 2)), np.zeros(1)])
+    assert zeros["loss"] == pytest.approx(np.log(2))
+    found = tasks.judge(cell, [np.array([[2.0, -2.0]]), np.zeros(1)])
+    logits = np.array([2.0, -2.0, 4.0])
+    expected = np.log1p(np.exp(-logits * [1, -1, -1])).mean()
+    assert found["loss"] == pytest.approx(expected)
+    assert found["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_first_values_and_gradients_of_platforms(programs: Any, monkeypatch: Any) -> None:
+    """The partition's gradients, which are written by hand, are those of finite differences."""
+    tasks = programs("tasks")
+    monkeypatch.setitem(sys.modules, "tasks", tasks)
+    gradients = programs("gradients")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 784)), np.array([0.0, 3, 9, 1, 1])
+    cell = tasks.Cell("two hidden layers", "sync", 0, 1)
+    monkeypatch.setattr(gradients, "mapped", lambda cell, rank: (x, y))
+    weights = [w.astype(float) for w in tasks.first_values(cell)]
+
+    def loss() -> float:
+        value = np.maximum(x @ weights[0].T + weights[1], 0)
+        value = np.maximum(value @ weights[2].T + weights[3], 0) @ weights[4].T + weights[5]
+        logs = value - np.log(np.exp(value).sum(axis=1, keepdims=True))
+        return float(-logs[np.arange(5), y.astype(int)].sum())
+
+    class Shared:
+        value = weights
+
+    found = gradients.part_sums(cell, Shared, 0)
+    for weight, gradient in zip(weights, found, strict=True):
+        place = np.unravel_index(np.abs(gradient).argmax(), weight.shape)
+        before, step = weight[place], 1e-5
+        weight[place] = before + step
+        above = loss()
+        weight[place] = before - step
+        assert (above - loss()) / (2 * step) == pytest.approx(gradient[place], rel=1e-4)
+        weight[place] = before
+
+
+def test_a_job_that_does_not_end_well_is_reported(programs: Any, monkeypatch: Any) -> None:
+    jobs = programs("jobs")
+    cell = jobs.tasks.Cell("softmax", "sync", 100, 1)
+    codes = {"fails": "raise SystemExit('no such model')", "hangs": "import time; time.sleep(60)"}
+    monkeypatch.setattr(jobs, "LIMIT", 1.0)
+    for code, text in zip(codes.values(), ("no such model", "not within 1 s"), strict=True):
+
+        def processes(cell: Any, out: str, code: str = code) -> Any:
+            return jobs.Processes([([sys.executable, "-c", code], {})], 1)
+
+        runner = jobs.Runner(processes, [cell])
+        assert runner.cases[cell.name]()() is None
+        assert text in runner.figures[cell.name]()["unfinished"]
+
+
+def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
+    run = load("run.py")
+    old = [{"case": c, "rival": r, "n": 1} for c in "ab" for r in ("ours", "mxnet")]
+    new = [{"case": "a", "rival": "ours", "n": 2}, {"case": "c", "rival": "ours", "n": 2}]
+    found = run.merged(old, new)
+    assert [(row["case"], row["rival"], row["n"]) for row in found] == [
+        ("a", "ours", 2),
+        ("a", "mxnet", 1),
+        ("b", "ours", 1),
+        ("b", "mxnet", 1),
+        ("c", "ours", 2),
+    ]
+    assert run.wanted("a, sync", []) and run.wanted("a, sync", ["x", "a*"])
+    assert not run.wanted("a, sync", ["b*"])
+    assert run.amounts([], "seconds") == {}
+    assert run.amounts([3.0, 1.0, 2.0], "seconds")["median_seconds"] == 2.0

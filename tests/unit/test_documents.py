@@ -100,3 +100,25 @@ def test_reference_is_complete(tmp_path):
     assert reference.write(tmp_path) == []  # public names without a docstring
     assert "## `Convolution(" in (tmp_path / "operators.md").read_text()
     assert "class Module(" in (tmp_path / "module.md").read_text()
+
+
+def test_table_of_many_rivals_shows_the_fastest_and_what_came_out():
+    update = tool("update_tables")
+    common = {"question": "platforms", "version": "1.0", "processor": "p", "threads": 2}
+    common |= {"commit": "c", "date": "d"}
+    seconds = {"ours": 2.0, "mxnet": 5.0, "spark": 9.0, "tensorflow": 1.0, "torch": None}
+    made = []
+    for case, factor in (("a", 1.0), ("b", 4.0)):
+        for rival, value in seconds.items():
+            row = {**common, "case": case, "rival": rival}
+            if value is None:
+                row["unfinished"] = "not within 90 s"
+            else:
+                row["median_seconds"] = value * (factor if rival == "tensorflow" else 1)
+                row.update(loss=0.5, accuracy=0.875)
+            made.append(row)
+    text = update.table(made)
+    assert "| a | 2 s | 5 s | 9 s | 1 s | not finished | 0.50 |" in text
+    assert "| b | 2 s | 5 s | 9 s | 4 s | not finished | 2.00 |" in text
+    assert "| geometric mean; mixflow is the fastest in 1 of 2 |  |  |  |  |  | 1.00 |" in text
+    assert "| a | 0.5000, 87.5 % | 0.5000, 87.5 % |" in text

@@ -1,5 +1,6 @@
 """MXNet's ``contrib`` names that mixflow has."""
 
 from .. import amp
+from . import tensorboard
 
-__all__ = ["amp"]
+__all__ = ["amp", "tensorboard"]

@@ -9,6 +9,8 @@ from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknow
 from ..ndarray import NDArray
 
 Found = TypeVar("Found")
+#: Bytes of small keys that travel together: a message costs about as much as so many bytes.
+GROUP_BYTES = 1 << 20
 
 
 class KVStoreBase:
@@ -135,3 +137,24 @@ def as_arrays(value: Any) -> Sequence[NDArray]:
     if not found or not all(isinstance(v, NDArray) for v in found):
         raise MixflowError(f"[kvstore] expected an NDArray or a list of them, got {value!r}")
     return found
+
+
+def in_groups(
+    items: Sequence[Found], sizes: Sequence[int], limit: int = GROUP_BYTES
+) -> list[list[Found]]:
+    """Neighbours together as long as their sizes add up to at most `limit`; each item once.
+
+    Args:
+        items: in order.
+        sizes: bytes of each.
+        limit: bytes; an item that is larger stands alone.
+    """
+    groups: list[list[Found]] = []
+    room = -1
+    for item, size in zip(items, sizes, strict=True):
+        if size > room:
+            groups.append([])
+            room = limit
+        groups[-1].append(item)
+        room -= size
+    return groups

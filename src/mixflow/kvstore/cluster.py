@@ -30,6 +30,7 @@ from .client import Client
 from .options import StoreOptions
 from .rendezvous import Rendezvous, Roll
 from .transport.zeromq import Link
+from .utilisation import Collector, to_json
 
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.05
@@ -183,8 +184,9 @@ class Job:
         self._own_folder = not options.folder
         self._folder = Path(options.folder or _memory_folder())
         store = options.store
+        self.usage = Collector(self._began)
         self._rendezvous = Rendezvous(
-            Roll(options.workers, options.servers, store.to_json()),
+            Roll(options.workers, options.servers, store.to_json(), take_usage=self.usage.take),
             f"tcp://{self.spawner.host}:*",
         )
 
@@ -202,6 +204,19 @@ class Job:
             return self._watch()
         finally:
             self.close()
+
+    def report(self) -> dict[str, Any]:
+        """What the job was, what happened, and what its processes have used, as plain values."""
+        options = self.options
+        return {
+            "workers": options.workers,
+            "servers": options.servers,
+            "store": options.store.to_json(),
+            "began": time.time() - (seconds := time.monotonic() - self._began),
+            "seconds": seconds,
+            "events": self.events,
+            "utilisation": to_json(self.usage.samples(), options.store.sample_period),
+        }
 
     def close(self) -> None:
         """Ends every process and removes what the job has left in memory."""

@@ -23,7 +23,7 @@ from ..errors import MixflowError, ShapeError
 from ..ndarray import NDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from .base import KVStoreBase, as_arrays, check_new, lookup, pairs
+from .base import KVStoreBase, as_arrays, check_new, in_groups, lookup, pairs
 from .client import Client, Ticket
 from .compression import Compression
 from .local import LocalKVStore
@@ -33,6 +33,7 @@ from .policy import Backup
 from .rendezvous import Enquirer
 from .sharding import Entry
 from .transport.zeromq import Call, Link
+from .utilisation import Sampler, start_sampler
 
 #: Seconds that a job's servers may take to start.
 START_SECONDS = 60.0
@@ -44,6 +45,7 @@ class Key:
     def __init__(self, entry: Entry, shape: tuple[int, ...]) -> None:
         self.entry = entry
         self.shape = shape
+        self.nbytes = entry.size * np.dtype(entry.dtype).itemsize
         self.tag = _rt.core.Tag()
         self.residual: Array | None = None
 
@@ -101,6 +103,7 @@ class DistKVStore(KVStoreBase):
         )
         self._link = Link(client, addresses, self.options.faults, find)
         self._closed = False
+        self._sampler: Sampler | None = None
         self.first_step = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
@@ -191,7 +194,7 @@ class DistKVStore(KVStoreBase):
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
-                self._push(known, handle.to_numpy(), priority, pull=False)
+                self._push([(known, handle.to_numpy())], priority, pull=False)
 
             _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
 
@@ -211,21 +214,34 @@ class DistKVStore(KVStoreBase):
                     "pull", lambda client, now: client.pull(slices, now, priority=priority)
                 )
 
-            self._receive(f"pull {k}", known, [], targets, ask, priority)
+            self._receive(f"pull {k}", [], [(known, targets)], ask, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """`push`, then `pull` into `out` (or back into `value`), in one round trip."""
+        """`push`, then `pull` into `out` (or back into `value`), in one round trip.
+
+        Neighbours in a list of keys that are small together travel in one message, which leaves
+        when the last of their gradients is there; the first ones of the list come first.
+        """
         targets = value if out is None else out
+        found = []
         for (k, v), (_, o) in zip(pairs(key, value), pairs(key, targets), strict=True):
             known, outs = lookup(k, self._keys), as_arrays(o)
-            merged = self._merge(k, as_arrays(v), known)
             self._check_shapes(k, outs, known)
-            handle = _rt.core.fresh_handle(merged)
+            found.append((k, known, self._merge(k, as_arrays(v), known), outs))
+        sizes = [known.nbytes for _, known, _, _ in found]
+        for number, group in enumerate(in_groups(found, sizes)):
+            self._exchange(group, priority - number)
 
-            def ask(known: Key = known, handle: _rt.Array = handle) -> Call:
-                return self._push(known, handle.to_numpy(), priority, pull=True)
+    def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:
+        """One message with the gradients of some keys, and the answer with their values."""
+        handles = [(known, _rt.core.fresh_handle(merged)) for _, known, merged, _ in group]
 
-            self._receive(f"pushpull {k}", known, [merged], outs, ask, priority)
+        def ask() -> Call:
+            return self._push([(k, h.to_numpy()) for k, h in handles], priority, pull=True)
+
+        name = "pushpull " + ", ".join(str(k) for k, _, _, _ in group)
+        reads = [merged for _, _, merged, _ in group]
+        self._receive(name, reads, [(known, outs) for _, known, _, outs in group], ask, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """`init`, then `pull`."""
@@ -254,16 +270,19 @@ class DistKVStore(KVStoreBase):
         self._check_shapes(key, values, known)
         return LocalKVStore.sum(values)
 
-    def _push(self, known: Key, values: Array, priority: int, pull: bool) -> Call:
-        """Hands one step of a key to the link; called in the order of the key's tag."""
+    def _push(self, values: list[tuple[Key, Array]], priority: int, pull: bool) -> Call:
+        """Hands one step of some keys to the link; called in the order of the keys' tags."""
         self._send_rate()
-        flat = values.reshape(-1)
         if self._compression is None:
-            pieces = known.pieces(flat)
+            pieces: dict[str, Array] = {}
+            for known, array in values:
+                pieces.update(known.pieces(array.reshape(-1)))
             return self._link.call(
                 "push", lambda c, now: c.push(pieces, now, pull=pull, priority=priority)
             )
-        coded = self._coded(known, flat)
+        coded: dict[str, Gradient] = {}
+        for known, array in values:
+            coded.update(self._coded(known, array.reshape(-1)))
         return self._link.call(
             "push", lambda c, now: c.push_coded(coded, now, pull=pull, priority=priority)
         )
@@ -282,28 +301,28 @@ class DistKVStore(KVStoreBase):
     def _receive(
         self,
         name: str,
-        known: Key,
         reads: list[NDArray],
-        targets: Any,
+        targets: list[tuple[Key, Any]],
         ask: Callable[[], Call],
         priority: int,
     ) -> None:
-        """A task that asks, and ends when the answer stands in the targets."""
-        handles = [_rt.core.fresh_handle(target) for target in targets]
+        """A task that asks, and ends when the answer stands in the targets of its keys."""
+        handles = [(k, [_rt.core.fresh_handle(t) for t in arrays]) for k, arrays in targets]
+        writes = [t for known, arrays in targets for t in (*arrays, known.tag)]
 
         def start(completion: _rt.Completion) -> None:
             def finish(call: Call) -> None:
                 ticket = call.ticket
                 assert ticket is not None
-                if not ticket.error:
-                    values = known.whole(ticket.values)
-                    for handle in handles:
-                        handle.copy_from_numpy(values.reshape(known.shape))
+                for known, arrays in () if ticket.error else handles:
+                    values = known.whole(ticket.values).reshape(known.shape)
+                    for handle in arrays:
+                        handle.copy_from_numpy(values)
                 completion.done(ticket.error or None)
 
             ask().then(finish)
 
-        _rt.core.push(start, reads, [*targets, known.tag], name, priority, asynchronous=True)
+        _rt.core.push(start, reads, writes, name, priority, asynchronous=True)
 
     # -- settings
 
@@ -417,8 +436,15 @@ class DistKVStore(KVStoreBase):
             int(found["life"]),
             lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
         )
+        made._sampler = start_sampler(
+            f"tcp://{host}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
+        )
         atexit.register(made._close_at_exit)
         return made
+
+    def _bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far."""
+        return self._link.sent_bytes, self._link.received_bytes
 
     def _close_at_exit(self) -> None:
         """A program that ended by an error does not leave the job: it is started again, and the
@@ -432,6 +458,11 @@ class DistKVStore(KVStoreBase):
         """Ends the connection without a word: to the servers the worker is lost, not done."""
         self._closed = True
         self._link.close()
+        self._end_sampler()
+
+    def _end_sampler(self) -> None:
+        if self._sampler:
+            self._sampler.close()
 
     def close(self) -> None:
         """Waits until every push is confirmed, and leaves the job. Safe to call twice."""
@@ -444,6 +475,7 @@ class DistKVStore(KVStoreBase):
             self._wait("leave", lambda c, now: c.leave(self._servers, epoch, now))
         finally:
             self._link.close()
+            self._end_sampler()
 
     def __enter__(self) -> DistKVStore:
         return self

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from .cluster import Job, JobOptions, LocalSpawner, Spawner
 from .options import StoreOptions
 from .policy import POLICIES, Policy, named
 from .transport.faults import Faults
+from .utilisation import UtilisationLog
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
@@ -39,6 +42,18 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--faults", default="", help="on purpose, e.g. 'lose=0.01,delay=0.1'")
     command.add_argument("--events", help="file for what happened, as JSON")
+    command.add_argument(
+        "--report", help="file for what happened and what each process used over time, as JSON"
+    )
+    command.add_argument(
+        "--tensorboard", help="folder for the use over time as TensorBoard scalars"
+    )
+    command.add_argument(
+        "--sample-period",
+        type=float,
+        default=1.0,
+        help="seconds between two samples of use, for --report and --tensorboard",
+    )
     command.add_argument("program", nargs=argparse.REMAINDER, help="command of each worker")
     command.set_defaults(run=launch)
 
@@ -57,19 +72,28 @@ def launch(args: argparse.Namespace) -> None:
         deadline=args.deadline,
         give_up=args.give_up,
         faults=Faults.from_text(args.faults),
+        sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
     )
     options = JobOptions(args.num_workers, args.num_servers, store, worker_restarts=args.restarts)
     job = Job(args.program, options, _spawner(args.address))
-    try:
+    with contextlib.ExitStack() as after:
+        if args.tensorboard:
+            job.usage.listen = log = UtilisationLog(args.tensorboard, time.time())
+            after.callback(log.close)
+        after.callback(_write_reports, args, job)
         code = job.run()
-    finally:
-        if args.events:
-            write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
     if code:
         ended = [e for e in job.events if e["what"] == "worker ended" and e["code"] == code]
         who, tries = ended[-1]["who"], len([e for e in ended if e["who"] == ended[-1]["who"]])
         print(f"mixflow: [launch] {who} ended with {code} ({tries} of it)", file=sys.stderr)
         raise SystemExit(code if code > 0 else 128 - code)
+
+
+def _write_reports(args: argparse.Namespace, job: Job) -> None:
+    if args.events:
+        write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
+    if args.report:
+        write_atomically(Path(args.report), json.dumps(job.report()).encode())
 
 
 def _policy(args: argparse.Namespace) -> Policy:

@@ -37,10 +37,11 @@ class StoreOptions:
             longer, and big ones as long as a slow link needs).
         give_up: past the deadline go on without the missing workers instead of failing.
         bound: elements from which an array is cut over all servers.
+        sample_period: seconds between two samples of what each process uses; 0: none are taken.
         faults: faults on purpose in what is sent.
 
     Raises:
-        ParamError: a deadline or bound that is not positive.
+        ParamError: a deadline or bound that is not positive, or a negative period.
     """
 
     policy: Policy = field(default_factory=Sync)
@@ -49,6 +50,7 @@ class StoreOptions:
     give_up: bool = False
     bound: int = BIG_ARRAY
     faults: Faults = field(default_factory=Faults)
+    sample_period: float = 0.0
 
     def __post_init__(self) -> None:
         if self.deadline <= 0 or self.repeat <= 0 or self.bound < 1:
@@ -56,6 +58,8 @@ class StoreOptions:
                 "[kvstore] expected a deadline > 0, repeat > 0 and a bound >= 1, got "
                 f"{self.deadline}, {self.repeat}, {self.bound}"
             )
+        if self.sample_period < 0:
+            raise ParamError(f"[kvstore] expected sample_period >= 0, got {self.sample_period}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for other processes of the job."""
@@ -66,6 +70,7 @@ class StoreOptions:
             "give_up": self.give_up,
             "bound": self.bound,
             "faults": vars(self.faults),
+            "sample_period": self.sample_period,
         }
 
     @staticmethod
@@ -79,6 +84,7 @@ class StoreOptions:
             bool(value["give_up"]),
             int(value["bound"]),
             Faults(**value["faults"]),
+            float(value["sample_period"]),
         )
 
 

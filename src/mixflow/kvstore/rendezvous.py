@@ -32,6 +32,7 @@ class Roll:
     servers: dict[str, tuple[int, str]] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     nonces: dict[int, str] = field(default_factory=dict)
+    take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
@@ -39,6 +40,7 @@ class Roll:
             "register": self._register,
             "hello": self._hello,
             "servers": lambda _: self._servers(),
+            "usage": self.take_usage,
         }
         what = str(request.get("what"))
         if what not in kinds:

@@ -23,6 +23,7 @@ from .rendezvous import Enquirer
 from .server import Memory, Shard
 from .sharding import Directory
 from .transport.zeromq import Server
+from .utilisation import start_sampler
 
 START_SECONDS = 60.0
 ALIVE_SECONDS = 1.0
@@ -63,6 +64,13 @@ def main() -> None:
     server = Server(make_shard(task, options), task["bind"], options.faults)
     threading.Thread(target=_follow_parent, args=[server], daemon=True).start()
     threading.Thread(target=_stay_known, args=[task, server], daemon=True).start()
+    start_sampler(
+        task["rendezvous"],
+        task["token"],
+        task["name"],
+        options.sample_period,
+        lambda: (server.sent_bytes, server.received_bytes),
+    )
     server.run()
 
 

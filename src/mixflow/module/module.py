@@ -431,9 +431,11 @@ class Module(BaseModule):
         self._require("optimizer_initialized")
         names = self._trained_names()
         if self._kvstore is not None:
-            for index, name in enumerate(names):
-                grads, args = (self._executors.arrays(kind, name) for kind in ("grad", "arg"))
-                self._kvstore.pushpull(index, grads, args, priority=-index)
+            stores.update(
+                self._kvstore,
+                [self._executors.arrays("grad", name) for name in names],
+                [self._executors.arrays("arg", name) for name in names],
+            )
             return
         if len(self._contexts) > 1:
             raise MixflowError("[Module.update] expected a kvstore for several contexts, got None")

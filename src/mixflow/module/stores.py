@@ -47,3 +47,14 @@ def fill(
     store.set_optimizer(optimizer)
     for index, arrays in weights.items():
         store.pull(index, arrays, priority=-index)
+
+
+def update(store: Any, grads: Sequence[Any], args: Sequence[Any]) -> None:
+    """Sends the gradients of all parameters and gets their new values, first layers first.
+
+    A job's store gets all of them in one call, so that small ones can travel together.
+    """
+    if isinstance(store, DistKVStore):
+        return store.pushpull(list(range(len(grads))), grads, args)
+    for index, (sent, received) in enumerate(zip(grads, args, strict=True)):
+        store.pushpull(index, sent, received, priority=-index)

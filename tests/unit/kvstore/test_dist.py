@@ -281,3 +281,29 @@ def test_options_are_checked_and_travel():
         Faults.from_text("lose=x")
     with pytest.raises(ParamError, match=r"in \[0, 1\)"):
         Faults(repeat=1.0)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_small_keys_of_a_list_travel_in_one_message(compressed):
+    shapes = {"a": (3,), "b": (400_000,), "c": (2, 2), "d": (70,)}
+
+    def body(store):
+        if compressed:
+            store.set_gradient_compression({"type": "2bit", "threshold": 1.0})
+        store.init(list(shapes), [mx.nd.zeros(shape) for shape in shapes.values()])
+        calls, call = [], store._link.call
+        store._link.call = lambda what, make: calls.append(what) or call(what, make)
+        outs = [[mx.nd.zeros(shape)] for shape in shapes.values()]
+        for step in range(3):
+            grads = [[mx.nd.ones(shape) * (step + 1)] for shape in shapes.values()]
+            store.pushpull(list(shapes), grads, outs)
+        values = [out.asnumpy() for (out,) in outs]
+        # 'b' is larger than a group; 'a' before it and 'c', 'd' behind it make one each.
+        return calls, values
+
+    with job(2, servers=2, bound=1000) as stores:
+        for calls, values in together(body, stores):
+            assert calls == ["push"] * 9
+            for value, shape in zip(values, shapes.values(), strict=True):
+                # Without an optimizer the last sum stands there; of 2 bits, the threshold.
+                np.testing.assert_array_equal(value, np.full(shape, 2.0 if compressed else 6.0))

@@ -10,6 +10,7 @@ import mixflow as mx
 from mixflow.errors import FormatError, ParamError, UnknownNameError
 from mixflow.kvstore import policy, wire
 from mixflow.kvstore.appliers import Optimizing
+from mixflow.kvstore.base import in_groups
 from mixflow.kvstore.compression import Compression, decode
 from mixflow.kvstore.messages import (
     Configure,
@@ -265,3 +266,16 @@ def test_policies_are_checked():
         policy.named("dist_backup", take=0)
     with pytest.raises(ParamError, match="expected options of"):
         policy.named("dist_sync", staleness=1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([4, 4, 3], [[0, 1], [2]]),
+        ([20, 1, 1, 20, 1], [[0], [1, 2], [3], [4]]),
+        ([10, 1], [[0], [1]]),
+    ],
+)
+def test_neighbours_that_are_small_together_make_a_group(sizes, expected):
+    assert in_groups(range(len(sizes)), sizes, limit=10) == expected

@@ -1,0 +1,28 @@
+"""MXNet 1.9.1 with its own parameter server: a scheduler, a server, `Module` in the workers."""
+
+from importlib.metadata import version
+
+from programs import jobs, tasks
+
+VERSION = f"mxnet {version('mxnet')}"
+WARM_UP = 0
+
+
+def processes(cell, out):
+    common = {
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(jobs.free_port()),
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": str(cell.workers),
+    }
+    command = jobs.program("train_mxnet.py", cell, out)
+    roles = ["scheduler", "server", *["worker"] * cell.workers]
+    return jobs.Processes(
+        [(command, {**common, "DMLC_ROLE": role}) for role in roles], cell.workers
+    )
+
+
+CELLS = [c for c in tasks.all_cells() if not c.mode.startswith("staleness")]
+RUNNER = jobs.Runner(processes, CELLS)
+CASES, FIGURES = RUNNER.cases, RUNNER.figures

@@ -1,0 +1,62 @@
+"""A worker, server or scheduler of MXNet's parameter server, as DMLC_ROLE says."""
+
+import sys
+
+import mxnet as mx  # a server or scheduler stays in this line until the job ends
+import numpy as np
+from tasks import HIDDEN, Cell, Watch, first_values, part_of
+
+STORES = {"sync": "dist_sync", "async": "dist_async"}
+
+
+def network(cell):
+    net = mx.sym.Variable("data")
+    for number, units in enumerate((*HIDDEN[cell.model], cell.outputs), 1):
+        net = mx.sym.FullyConnected(net, num_hidden=units, name=f"fc{number}")
+        if number <= len(HIDDEN[cell.model]):
+            net = mx.sym.Activation(net, act_type="relu")
+    output = mx.sym.LogisticRegressionOutput if cell.outputs == 1 else mx.sym.SoftmaxOutput
+    return output(net, name="softmax")
+
+
+def batches(cell, rank):
+    """All batches of a pass: slices of the worker's rows, without copies."""
+    rows, labels = (mx.nd.array(np.ascontiguousarray(a)) for a in part_of(cell, rank))
+    if cell.outputs == 1:
+        labels = labels.reshape((-1, 1))
+    places = [cell.batch_rows(step) for step in range(cell.steps_per_pass)]
+    return [mx.io.DataBatch([rows[p]], [labels[p]]) for p in places]
+
+
+def main():
+    cell, out = Cell.from_json(sys.argv[1]), sys.argv[2]
+    store = mx.kv.create(STORES[cell.mode])
+    made = batches(cell, store.rank)
+    module = mx.mod.Module(network(cell), label_names=["softmax_label"])
+    module.bind([("data", made[0].data[0].shape)], [("softmax_label", made[0].label[0].shape)])
+    names = [n for n in module.symbol.list_arguments() if n.startswith("fc")]
+    values = dict(zip(names, first_values(cell)))  # noqa: B905 - as long as each other
+    module.init_params(arg_params={k: mx.nd.array(v) for k, v in values.items()})
+    scale = 1.0 / (cell.size * (cell.workers if cell.mode == "sync" else 1))
+    settings = {"learning_rate": cell.rate, "rescale_grad": scale}
+    module.init_optimizer(store, "sgd", settings)
+
+    def train(first, count):
+        for step in range(first, first + count):
+            module.forward_backward(made[step % len(made)])
+            module.update()
+        mx.nd.waitall()
+
+    watch = Watch(out, store.rank)
+    train(0, cell.warm)
+    store._barrier()
+    watch.begin()
+    train(cell.warm, cell.steps)
+    watch.end()
+    store._barrier()
+    arguments = module.get_params()[0]
+    watch.write([arguments[n].asnumpy() for n in names] if store.rank == 0 else None)
+
+
+if __name__ == "__main__":
+    main()
