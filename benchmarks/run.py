@@ -37,6 +37,7 @@ QUESTIONS = (
     "precision",
     "recordio",
     "data",
+    "kvstore",
 )
 #: Packages of each rival's environment; `ours` and `ours_*` use the Python that runs this file.
 ENVIRONMENTS = {

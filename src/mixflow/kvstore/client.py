@@ -127,6 +127,8 @@ class Client:
         self._requests: dict[int, Request] = {}
         self._incarnations: dict[str, int] = {}
         self._outgoing: list[tuple[str, Message]] = []
+        #: Failed pushes: a server of this host may still read their gradients where they lie.
+        self.abandoned: list[Message] = []
 
     def take_outgoing(self) -> list[tuple[str, Message]]:
         """What is to be sent, once."""
@@ -354,6 +356,8 @@ class Client:
         overrides it. A worker's own pushes hold one part and are never refused."""
 
     def _fail(self, number: int, request: Request, text: str, missing: tuple[int, ...]) -> None:
+        if request.unapplied:
+            self.abandoned.append(request.message)
         self._requests.pop(number, None)
         request.wanted.clear()
         request.unapplied.clear()

@@ -67,6 +67,7 @@ class DistKVStore(KVStoreBase):
         options: policy, deadlines, faults.
         life: how often this worker was started before in this job.
         find: asks where the servers are now; called when one has been silent for long.
+        host: name of this host: servers of the same name are reached through shared memory.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class DistKVStore(KVStoreBase):
         options: StoreOptions | None = None,
         life: int = 0,
         find: Callable[[], Mapping[str, str]] | None = None,
+        host: str = "",
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -99,7 +101,7 @@ class DistKVStore(KVStoreBase):
             # Numbers of an earlier life must not be taken for this one's.
             first_number=life << 32,
         )
-        self._link = Link(client, addresses, self.options.faults, find)
+        self._link = Link(client, addresses, self.options.faults, find, host)
         self._closed = False
         self.first_step = self._take_part(client, life)
 
@@ -191,7 +193,7 @@ class DistKVStore(KVStoreBase):
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
-                self._push(known, handle.to_numpy(), priority, pull=False)
+                self._push(known, np.from_dlpack(handle), priority, pull=False)
 
             _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
 
@@ -223,7 +225,7 @@ class DistKVStore(KVStoreBase):
             handle = _rt.core.fresh_handle(merged)
 
             def ask(known: Key = known, handle: _rt.Array = handle) -> Call:
-                return self._push(known, handle.to_numpy(), priority, pull=True)
+                return self._push(known, np.from_dlpack(handle), priority, pull=True)
 
             self._receive(f"pushpull {k}", known, [merged], outs, ask, priority)
 
@@ -259,7 +261,7 @@ class DistKVStore(KVStoreBase):
         self._send_rate()
         flat = values.reshape(-1)
         if self._compression is None:
-            pieces = known.pieces(flat)
+            pieces = known.pieces(self._link.staged(flat))
             return self._link.call(
                 "push", lambda c, now: c.push(pieces, now, pull=pull, priority=priority)
             )

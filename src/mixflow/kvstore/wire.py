@@ -31,8 +31,8 @@ _DTYPES = {
 }
 
 
-def encode(message: Message) -> list[Any]:
-    """Frames of a message: the head as bytes, then one buffer per array (not copied).
+def split(message: Message) -> tuple[bytes, list[Array]]:
+    """The head of a message, and its arrays.
 
     Raises:
         FormatError: an array of a dtype that has no name on the wire.
@@ -41,7 +41,22 @@ def encode(message: Message) -> list[Any]:
     head = {f.name: _plain(getattr(message, f.name), arrays) for f in fields(message)}
     shapes = [(_code(array), array.size) for array in arrays]
     text = json.dumps([VERSION, type(message).__name__, head, shapes], separators=(",", ":"))
-    return [text.encode(), *(a.reshape(-1).view(np.uint8).data for a in arrays)]
+    return text.encode(), arrays
+
+
+def bytes_of(array: Array) -> memoryview:
+    """An array's bytes, not copied."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def encode(message: Message) -> list[Any]:
+    """Frames of a message: the head as bytes, then one buffer per array (not copied).
+
+    Raises:
+        FormatError: an array of a dtype that has no name on the wire.
+    """
+    head, arrays = split(message)
+    return [head, *map(bytes_of, arrays)]
 
 
 def decode(frames: Sequence[Any]) -> Message:

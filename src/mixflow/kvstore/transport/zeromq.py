@@ -1,9 +1,9 @@
-"""ZeroMQ between processes: a server's loop, and a worker's link to its servers.
+"""A server's loop, and a worker's link to its servers: ZeroMQ, and `local` channels on one host.
 
-The hazard: a socket belongs to one thread, and a peer may be gone for good without a word. So each
-side has one thread that owns its sockets and its pure logic (`Shard` or `Client`); callers reach it
-through a queue and wait on events with deadlines. Requests are repeated by `Client`, so that a
-connection may break, and a server come back at another address, at any time.
+The hazard: a ZeroMQ socket belongs to one thread, and a peer may be gone for good without a word.
+So each side has one thread that owns its sockets; a worker's callers run its logic (`Client`) under
+a lock, send by local channels themselves, and wait on events with deadlines. Requests are repeated
+by `Client`, so that a connection may break, and a server come back at another address, at any time.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from ...errors import FormatError, MixflowError
 from ...extras import load
 from .. import wire
 from ..client import Client, Ticket
-from ..messages import Message, Push, Received
+from ..messages import Array, Message, Push, Received
 from ..server import Shard
+from . import local
 from .faults import Faults, Mangler
+from .segments import BIG_BYTES, Blocks, SharedArena
 
 #: Bytes of pushes on their way to a server before the next waits for its turn by priority.
 WINDOW_BYTES = 8 << 20
 IDLE_SECONDS = 0.5
+#: How long the word that a push has arrived may wait for another message to the same peer.
+HOLD_SECONDS = 0.02
 SILENT_SECONDS = 1.0
 
 
@@ -39,13 +46,19 @@ def _milliseconds(times: list[float | None], now: float) -> int:
 class Server:
     """Serves a shard on a socket. `run` blocks until `stop`, which any thread may call.
 
+    Workers of the same host come by a local channel and send over ZeroMQ only what a channel can't
+    carry; what is sent to them goes the same ways.
+
     Args:
         shard: the shard's logic.
         address: where to bind; 'tcp://host:*' takes a free port (see `address`).
         faults: faults on the messages that are sent.
+        host: name of this host; peers of another name are not taken for local ones.
     """
 
-    def __init__(self, shard: Shard, address: str, faults: Faults | None = None) -> None:
+    def __init__(
+        self, shard: Shard, address: str, faults: Faults | None = None, host: str = ""
+    ) -> None:
         self.shard = shard
         self.sent_bytes = self.received_bytes = 0
         self._zmq = load("zmq", "kvstore")
@@ -56,29 +69,62 @@ class Server:
         self._socket.setsockopt(self._zmq.ROUTER_HANDOVER, 1)
         self._socket.bind(address)
         self.address: str = self._socket.getsockopt_string(self._zmq.LAST_ENDPOINT)
+        self._blocks = Blocks()
+        self._listener = local.listen(self.address, host)
+        self._peers: dict[int, local.Channel] = {}
+        self._channels: dict[str, local.Channel] = {}
+        self._held: dict[local.Channel, list[Message]] = {}
+        self._held_until: float | None = None
         self._mangler = Mangler(faults or Faults())
         self._stopped = threading.Event()
+        if self._listener is not None:
+            shard.move_values(SharedArena(self._blocks))
 
     def run(self) -> None:
-        """Serves until `stop`. Closes its socket at the end."""
-        poller = self._zmq.Poller()
-        poller.register(self._socket, self._zmq.POLLIN)
+        """Serves until `stop`. Closes its sockets at the end."""
+        self._poller = self._zmq.Poller()
+        self._poller.register(self._socket, self._zmq.POLLIN)
+        if self._listener is not None:
+            self._poller.register(self._listener, self._zmq.POLLIN)
         try:
             while not self._stopped.is_set():
-                times = [self.shard.next_deadline(), self._mangler.next_time]
-                if poller.poll(_milliseconds(times, time.monotonic())):
-                    self._receive()
-                now = time.monotonic()
-                self._send_all(self.shard.tick(now), now)
-                for to, frames in self._mangler.due(now):
-                    self._send(to, frames)
+                self._round()
         finally:
+            for channel in self._peers.values():
+                channel.close()
+            if self._listener is not None:
+                self._listener.close()
             self._socket.close()
             self._context.term()
+
+    def _round(self) -> None:
+        times = [self.shard.next_deadline(), self._mangler.next_time, self._held_until]
+        for ready, _ in self._poller.poll(_milliseconds(times, time.monotonic())):
+            if ready is self._socket:
+                self._receive()
+            elif ready in self._peers:
+                self._receive_local(self._peers[ready])
+            else:
+                self._accept()
+        now = time.monotonic()
+        self._send_all(self.shard.tick(now), now)
+        for to, frames in self._mangler.due(now):
+            self._send(to, frames)
+        if self._held_until is not None and now >= self._held_until:
+            self._flush(list(self._held))
+        for channel in [c for c in self._peers.values() if not c.open]:
+            self._drop(channel)
 
     def stop(self) -> None:
         """Ends `run` within `IDLE_SECONDS`."""
         self._stopped.set()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        channel = local.accept(self._listener, self._blocks)
+        if channel is not None:
+            self._peers[channel.number] = channel
+            self._poller.register(channel.number, self._zmq.POLLIN)
 
     def _receive(self) -> None:
         with contextlib.suppress(self._zmq.Again):
@@ -92,18 +138,69 @@ class Server:
                     now = time.monotonic()
                     self._send_all(self.shard.handle(message, now), now)
 
+    def _receive_local(self, channel: local.Channel) -> None:
+        while (messages := channel.receive()) is not None:
+            for message in messages:
+                self._channels[message.sender] = channel
+                now = time.monotonic()
+                self._send_all(self.shard.handle(message, now), now)
+
+    def _drop(self, channel: local.Channel) -> None:
+        self._poller.unregister(channel.number)
+        del self._peers[channel.number]
+        channel.close()
+        self._held.pop(channel, None)
+        self._channels = {n: c for n, c in self._channels.items() if c is not channel}
+
     def _send_all(self, outgoing: list[tuple[str, Message]], now: float) -> None:
+        """Sends messages; those for one local peer as one datagram. `Received` alone is no reason
+        to wake it: it goes with the next one, or after `HOLD_SECONDS`."""
         for to, message in outgoing:
+            channel = self._channels.get(to)
+            if channel is not None:
+                copies = self._mangler.put((to, message), now, bytes_of=_as_frames)
+                self._held.setdefault(channel, []).extend(message for _ in copies)
+                continue
             frames = wire.encode(message)
             if self._mangler.faults.delay:
                 frames = [bytes(frame) for frame in frames]
             for receiver, copy in self._mangler.put((to, frames), now):
                 self._send(receiver, copy)
+        if self._held:
+            if self._held_until is None:
+                self._held_until = now + HOLD_SECONDS
+            self._flush(c for c, found in self._held.items() if not _only_received(found))
+
+    def _flush(self, channels: Iterable[local.Channel]) -> None:
+        for channel in list(channels):
+            messages = self._held.pop(channel)
+            if not channel.send(messages):
+                for message in messages:
+                    self._send_by_name(channel, message)
+        if not self._held:
+            self._held_until = None
+
+    def _send_by_name(self, channel: local.Channel, message: Message) -> None:
+        """Sends over ZeroMQ what a channel could not take."""
+        if channel.open and channel.send([message]):
+            return
+        for name in [n for n, c in self._channels.items() if c is channel]:
+            self._send(name, wire.encode(message))
 
     def _send(self, to: str, frames: list[Any]) -> None:
         self.sent_bytes += sum(len(f) for f in frames)
         # Copied by ZeroMQ: the arrays are the shard's own and change with its next message.
         self._socket.send_multipart([to.encode(), *frames], copy=True)
+
+
+def _only_received(messages: list[Message]) -> bool:
+    return all(isinstance(message, Received) for message in messages)
+
+
+def _as_frames(entry: tuple[str, Message]) -> tuple[str, list[Any]]:
+    """A message that is sent late, as bytes: what it refers to changes meanwhile."""
+    to, message = entry
+    return to, [bytes(frame) for frame in wire.encode(message)]
 
 
 class Call:
@@ -122,7 +219,7 @@ class Call:
         return self._done.is_set()
 
     def finish(self, ticket: Ticket) -> None:
-        """Ends the call (by the link's thread)."""
+        """Ends the call ."""
         with self._lock:
             self.ticket = ticket
             self._done.set()
@@ -131,7 +228,7 @@ class Call:
             callback(self)
 
     def then(self, callback: Callable[[Call], None]) -> None:
-        """Calls `callback` when the call has ended (at once if it has), on the link's thread."""
+        """Calls `callback` when the call has ended (at once if it has), on the link's thread or the caller's."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -153,7 +250,10 @@ class Call:
 
 
 class Link:
-    """A worker's connection to its servers: one thread that owns sockets and `Client`.
+    """A worker's connection to its servers. Thread-safe.
+
+    Callers run `Client` under a lock and send to servers of this host at once, by their own
+    channels; a thread receives, repeats, and does everything that concerns ZeroMQ.
 
     Args:
         client: the worker's logic.
@@ -161,6 +261,12 @@ class Link:
         faults: faults on the messages that are sent.
         find: asks where the servers are now; called on a thread of its own when one has been
             silent for `SILENT_SECONDS`.
+        host: name of this host; servers of another name are not taken for local ones.
+
+    Attributes:
+        sent_bytes, received_bytes: over ZeroMQ: what leaves the host and comes to it, if all
+            servers of this host have a channel.
+        local_bytes: what has gone to servers of this host, arrays in shared memory included.
     """
 
     def __init__(
@@ -169,9 +275,11 @@ class Link:
         addresses: Mapping[str, str],
         faults: Faults | None = None,
         find: Callable[[], Mapping[str, str]] | None = None,
+        host: str = "",
     ) -> None:
         self.client = client
         self._find = find
+        self._host = host
         self._finding = threading.Lock()
         self._asked_at = 0.0
         self.sent_bytes = self.received_bytes = 0
@@ -179,23 +287,52 @@ class Link:
         self._context = self._zmq.Context()
         self._addresses = dict(addresses)
         self._sockets: dict[str, Any] = {}
+        self._blocks = Blocks()
+        self._channels: dict[str, local.Channel] = {}
         self._mangler = Mangler(faults or Faults())
-        self._queue: list[tuple[Call, Callable[[Client, float], Ticket]]] = []
         self._lock = threading.Lock()
         self._waiting: list[tuple[Call, Ticket]] = []
         self._outgoing: dict[str, list[tuple[int, int, Message]]] = {}
         self._flying: dict[str, dict[int, int]] = {}
         self._order = itertools.count()
+        self._moved: list[str] = []
+        self._poller: Any = None
         self._closed = False
-        self._wake_in = self._context.socket(self._zmq.PAIR)
-        self._wake_in.bind(f"inproc://wake{id(self)}")
-        self._wake_out = self._context.socket(self._zmq.PAIR)
-        self._wake_out.connect(f"inproc://wake{id(self)}")
+        self._wakes_at = 0.0
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        os.set_blocking(self._wake_in, False)
+        for server, address in self._addresses.items():
+            self._open_channel(server, address)
         self._thread = threading.Thread(target=self._run, name="mixflow-kvstore", daemon=True)
         self._thread.start()
 
+    def _open_channel(self, server: str, address: str) -> None:
+        old = self._channels.pop(server, None)
+        if old is not None:
+            old.close()
+        made = local.connect(address, self._blocks, self._host)
+        if made is not None:
+            self._channels[server] = made
+        self._poller = None
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes sent to servers of this host."""
+        return sum(channel.sent_bytes for channel in self._channels.values())
+
+    def staged(self, values: Array) -> Array:
+        """A copy of a flat array that may be pushed: in shared memory if a server is near and the
+        array is big. It is kept until nothing refers to it."""
+        if not self._channels or values.nbytes < BIG_BYTES:
+            return values.copy()
+        with self._lock:
+            made = self._blocks.empty(values.size, values.dtype)
+        np.copyto(made, values)
+        return made
+
     def call(self, what: str, make: Callable[[Client, float], Ticket]) -> Call:
-        """Runs ``make(client, now)`` on the link's thread; returns at once.
+        """Runs ``make(client, now)``, sends what it wants sent, and returns at once.
 
         Raises:
             MixflowError: the link is closed.
@@ -204,23 +341,37 @@ class Link:
         with self._lock:
             if self._closed:
                 raise MixflowError(f"[kvstore] expected an open store for '{what}', got a closed")
-            self._queue.append((call, make))
-            # The lock also keeps callers apart on the wake-up socket.
-            self._wake_out.send(b"")
+            try:
+                ticket = make(self.client, time.monotonic())
+            except MixflowError as error:
+                ticket = Ticket(error=str(error))
+            self._waiting.append((call, ticket))
+            self._send_all()
+            self._wake_if_late()
+            ended = self._ended()
+        _finish(ended)
         return call
+
+    def _wake_if_late(self) -> None:
+        """Wakes the thread when there is something to do before it looks by itself."""
+        due = self.client.next_time()
+        remote = any(q for s, q in self._outgoing.items() if s not in self._channels)
+        if remote or (due is not None and due < self._wakes_at):
+            self._wakes_at = 0.0
+            self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_in, b"x")
 
     def move(self, server: str, address: str) -> None:
         """A server is at another address now."""
-
-        def change(client: Client, now: float) -> Ticket:
+        with self._lock:
             self._addresses[server] = address
-            old = self._sockets.pop(server, None)
-            if old is not None:
-                old.close()
             self._flying.pop(server, None)
-            return Ticket()
-
-        self.call(f"move {server}", change)
+            self._open_channel(server, address)
+            self._moved.append(server)
+            self._wake()
 
     def settle(self, deadline: float) -> None:
         """Waits until every request, unconfirmed pushes included, is over.
@@ -229,7 +380,7 @@ class Link:
             MixflowError: some are not within `deadline` seconds.
         """
         end = time.monotonic() + deadline
-        while self._queue or self.client.pending:
+        while self.client.pending:
             if time.monotonic() > end:
                 raise MixflowError(
                     f"[kvstore] expected all pushes to be confirmed within {deadline:g} s, got "
@@ -243,31 +394,35 @@ class Link:
             if self._closed:
                 return
             self._closed = True
-            self._wake_out.send(b"")
+            self._wake()
         self._thread.join(deadline)
-        self._wake_out.close()
         if not self._thread.is_alive():
+            os.close(self._wake_in)
+            os.close(self._wake_out)
             self._context.term()
 
     def _run(self) -> None:
         try:
             while not self._closed:
-                self._poll()
-                self._take_calls()
-                self.client.tick(time.monotonic())
-                self._look_for_silent()
-                self._send_all()
-                self._finish_calls()
+                ready = self._poll()
+                with self._lock:
+                    self._receive_all(ready)
+                    self.client.tick(time.monotonic())
+                    self._look_for_silent()
+                    self._send_all()
+                    ended = self._ended()
+                _finish(ended)
         finally:
-            for call, _ in self._queue + self._waiting:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            for call, _ in waiting:
                 call.finish(
                     Ticket(
                         error=f"[kvstore] expected an open store, got it closed in '{call.what}'"
                     )
                 )
-            for socket in self._sockets.values():
+            for socket in (*self._sockets.values(), *self._channels.values()):
                 socket.close()
-            self._wake_in.close()
 
     def _look_for_silent(self) -> None:
         now = time.monotonic()
@@ -284,20 +439,44 @@ class Link:
                 if self._addresses.get(server) != address:
                     self.move(server, address)
 
-    def _poll(self) -> None:
-        poller = self._zmq.Poller()
-        poller.register(self._wake_in, self._zmq.POLLIN)
-        for socket in self._sockets.values():
-            poller.register(socket, self._zmq.POLLIN)
-        times = [self.client.next_time(), self._mangler.next_time]
-        ready = dict(poller.poll(_milliseconds(times, time.monotonic())))
-        if self._wake_in in ready:
-            with contextlib.suppress(self._zmq.Again):
-                while True:
-                    self._wake_in.recv(self._zmq.DONTWAIT)
+    def _poll(self) -> dict[Any, int]:
+        """Waits for something to do; gives what is ready to be read."""
+        with self._lock:
+            poller = self._pollers()
+            now = time.monotonic()
+            wait = _milliseconds([self.client.next_time(), self._mangler.next_time], now)
+            self._wakes_at = now + wait / 1000
+        return dict(poller.poll(wait))
+
+    def _pollers(self) -> Any:
+        """The poller of all sockets; made anew when they have changed."""
+        if self._poller is None:
+            self._poller = self._zmq.Poller()
+            self._poller.register(self._wake_out, self._zmq.POLLIN)
+            for socket in self._sockets.values():
+                self._poller.register(socket, self._zmq.POLLIN)
+            for channel in self._channels.values():
+                self._poller.register(channel.number, self._zmq.POLLIN)
+        return self._poller
+
+    def _receive_all(self, ready: Mapping[Any, int]) -> None:
+        if self._wake_out in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_out, 4096)
+        for server, channel in list(self._channels.items()):
+            self._receive_local(server, channel)
         for server, socket in self._sockets.items():
             if socket in ready:
                 self._receive(server, socket)
+
+    def _receive_local(self, server: str, channel: local.Channel) -> None:
+        while (messages := channel.receive()) is not None:
+            for message in messages:
+                self.client.handle(message, time.monotonic())
+        if not channel.open:
+            channel.close()
+            del self._channels[server]
+            self._poller = None
 
     def _receive(self, server: str, socket: Any) -> None:
         with contextlib.suppress(self._zmq.Again):
@@ -311,30 +490,40 @@ class Link:
                         self._flying.get(server, {}).pop(message.number, None)
                     self.client.handle(message, time.monotonic())
 
-    def _take_calls(self) -> None:
-        with self._lock:
-            calls, self._queue = self._queue, []
-        for call, make in calls:
-            try:
-                ticket = make(self.client, time.monotonic())
-            except MixflowError as error:
-                ticket = Ticket(error=str(error))
-            self._waiting.append((call, ticket))
-
-    def _finish_calls(self) -> None:
-        still = []
-        for call, ticket in self._waiting:
-            if ticket.done:
-                call.finish(ticket)
-            else:
-                still.append((call, ticket))
-        self._waiting = still
+    def _ended(self) -> list[tuple[Call, Ticket]]:
+        """Takes the calls that have ended."""
+        ended = [entry for entry in self._waiting if entry[1].done]
+        if ended:
+            self._waiting = [entry for entry in self._waiting if not entry[1].done]
+        return ended
 
     def _send_all(self) -> None:
+        now = time.monotonic()
         for server, message in self.client.take_outgoing():
+            channel = self._channels.get(server)
+            if channel is not None and self._sent_local(server, channel, message, now):
+                continue
             entry = (-getattr(message, "priority", 0), next(self._order), message)
             heapq.heappush(self._outgoing.setdefault(server, []), entry)
-        now = time.monotonic()
+        if threading.current_thread() is self._thread:
+            self._send_remote(now)
+
+    def _sent_local(
+        self, server: str, channel: local.Channel, message: Message, now: float
+    ) -> bool:
+        """Sends by a channel; False when it has to go over ZeroMQ."""
+        copies = self._mangler.put((server, message), now, bytes_of=_as_frames)
+        for sent, _ in enumerate(copies):
+            if not channel.send([message]):
+                return bool(sent)
+        return True
+
+    def _send_remote(self, now: float) -> None:
+        while self._moved:
+            old = self._sockets.pop(self._moved.pop(), None)
+            if old is not None:
+                old.close()
+                self._poller = None
         for server, waiting in self._outgoing.items():
             flying = self._flying.setdefault(server, {})
             for number in [n for n in flying if not self.client.is_open(n)]:
@@ -356,8 +545,15 @@ class Link:
             socket.setsockopt_string(self._zmq.IDENTITY, self.client.name)
             socket.connect(self._addresses[server])
             self._sockets[server] = socket
+            self._poller = None
         self.sent_bytes += sum(len(f) for f in frames)
         # A full queue loses the message; it is repeated like any other that got lost. Copied: to
         # send a buffer as it is, pyzmq needs a thread of its own, which it can't start at exit.
         with contextlib.suppress(self._zmq.Again):
             self._sockets[server].send_multipart(frames, self._zmq.DONTWAIT, copy=True)
+
+
+def _finish(ended: list[tuple[Call, Ticket]]) -> None:
+    """Tells the callers, without any lock held."""
+    for call, ticket in ended:
+        call.finish(ticket)
