@@ -34,6 +34,8 @@ from .rendezvous import Enquirer
 from .sharding import Entry
 from .transport.zeromq import Call, Link
 
+#: Bytes of a key up to which the caller's own thread sends it.
+INLINE_BYTES = 1 << 20
 #: Seconds that a job's servers may take to start.
 START_SECONDS = 60.0
 
@@ -44,6 +46,7 @@ class Key:
     def __init__(self, entry: Entry, shape: tuple[int, ...]) -> None:
         self.entry = entry
         self.shape = shape
+        self.nbytes = entry.size * np.dtype(entry.dtype).itemsize
         self.tag = _rt.core.Tag()
         self.residual: Array | None = None
 
@@ -305,7 +308,16 @@ class DistKVStore(KVStoreBase):
 
             ask().then(finish)
 
-        _rt.core.push(start, reads, [*targets, known.tag], name, priority, asynchronous=True)
+        _rt.core.push(
+            start,
+            reads,
+            [*targets, known.tag],
+            name,
+            priority,
+            asynchronous=True,
+            # What is there already goes on its way at once, if that takes next to no time.
+            inline_ok=known.nbytes <= INLINE_BYTES,
+        )
 
     # -- settings
 

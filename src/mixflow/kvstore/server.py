@@ -262,6 +262,9 @@ class Shard:
         for slot in self.slots.values():
             slot.value = copied(arena, slot.value)
 
+    def lost(self, name: str, now: float) -> None:
+        """A connection says nothing of its worker: it may come back by another."""
+
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
             self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
@@ -396,13 +399,19 @@ class Shard:
             elif self._open(key, gradient.parts, message):
                 continue
             done.append(key)
-        self._send(message.sender, Received(self.name, message.number, self.incarnation))
         self._confirm(message.sender, message.number, done)
         if refused:
             self._send(message.sender, Refused(self.name, message.number, refused))
         if message.pull:
             self._park(message, now, refused)
         self._settle(message.gradients, now)
+        if not self._all_confirmed(message):
+            self._send(message.sender, Received(self.name, message.number, self.incarnation))
+
+    def _all_confirmed(self, message: Push) -> bool:
+        """Whether the answers so far say more than that the push has arrived."""
+        said = [a for _, a in self._out if isinstance(a, Applied) and a.number == message.number]
+        return set(message.gradients) <= {key for answer in said for key in answer.slices}
 
     def _checked(self, key: str, gradient: Gradient) -> Array:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""

@@ -51,6 +51,16 @@ def listen(address: str, host: str = "") -> socket.socket | None:
     return made
 
 
+def is_there(name: str) -> bool:
+    """Whether somebody listens under a name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(name)
+        except OSError:
+            return False
+        return _same_user(probe)
+
+
 def accept(listener: socket.socket, blocks: Blocks) -> Channel | None:
     """The next peer, or None when none waits or it is not ours."""
     try:

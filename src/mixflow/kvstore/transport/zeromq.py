@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from ...errors import FormatError, MixflowError
 from ...extras import load
 from .. import wire
 from ..client import Client, Ticket
+from ..merging import Arena
 from ..messages import Array, Message, Push, Received
-from ..server import Shard
 from . import local
 from .faults import Faults, Mangler
 from .segments import BIG_BYTES, Blocks, SharedArena
@@ -43,6 +43,25 @@ def _milliseconds(times: list[float | None], now: float) -> int:
     return max(0, min(int(min([*known, IDLE_SECONDS]) * 1000) + 1, int(IDLE_SECONDS * 1000)))
 
 
+class Logic(Protocol):
+    """What a server serves: a shard, or a host's merger."""
+
+    def handle(self, message: Message, now: float) -> list[tuple[str, Message]]:
+        """Serves one message and returns what to send."""
+
+    def tick(self, now: float) -> list[tuple[str, Message]]:
+        """Does what is due and returns what to send."""
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do."""
+
+    def move_values(self, arena: Arena) -> None:
+        """Keeps values in another arena from now on."""
+
+    def lost(self, name: str, now: float) -> None:
+        """The connection of a peer of this host has ended."""
+
+
 class Server:
     """Serves a shard on a socket. `run` blocks until `stop`, which any thread may call.
 
@@ -54,12 +73,19 @@ class Server:
         address: where to bind; 'tcp://host:*' takes a free port (see `address`).
         faults: faults on the messages that are sent.
         host: name of this host; peers of another name are not taken for local ones.
+        after: called at the end of each round of the loop.
     """
 
     def __init__(
-        self, shard: Shard, address: str, faults: Faults | None = None, host: str = ""
+        self,
+        shard: Logic,
+        address: str,
+        faults: Faults | None = None,
+        host: str = "",
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         self.shard = shard
+        self._after = after
         self.sent_bytes = self.received_bytes = 0
         self._zmq = load("zmq", "kvstore")
         self._context = self._zmq.Context()
@@ -77,6 +103,11 @@ class Server:
         self._held_until: float | None = None
         self._mangler = Mangler(faults or Faults())
         self._stopped = threading.Event()
+        self._posted: list[Callable[[float], list[tuple[str, Message]]]] = []
+        self._lock = threading.Lock()
+        self._wake_out, self._wake_in = os.pipe()
+        for descriptor in (self._wake_out, self._wake_in):
+            os.set_blocking(descriptor, False)
         if self._listener is not None:
             shard.move_values(SharedArena(self._blocks))
 
@@ -84,6 +115,7 @@ class Server:
         """Serves until `stop`. Closes its sockets at the end."""
         self._poller = self._zmq.Poller()
         self._poller.register(self._socket, self._zmq.POLLIN)
+        self._poller.register(self._wake_out, self._zmq.POLLIN)
         if self._listener is not None:
             self._poller.register(self._listener, self._zmq.POLLIN)
         try:
@@ -96,6 +128,8 @@ class Server:
                 self._listener.close()
             self._socket.close()
             self._context.term()
+            os.close(self._wake_in)
+            os.close(self._wake_out)
 
     def _round(self) -> None:
         times = [self.shard.next_deadline(), self._mangler.next_time, self._held_until]
@@ -104,16 +138,38 @@ class Server:
                 self._receive()
             elif ready in self._peers:
                 self._receive_local(self._peers[ready])
+            elif ready == self._wake_out:
+                os.read(self._wake_out, 4096)
             else:
                 self._accept()
         now = time.monotonic()
         self._send_all(self.shard.tick(now), now)
+        self._do_posted(now)
         for to, frames in self._mangler.due(now):
             self._send(to, frames)
         if self._held_until is not None and now >= self._held_until:
             self._flush(list(self._held))
         for channel in [c for c in self._peers.values() if not c.open]:
             self._drop(channel)
+        self._after()
+
+    def post(self, action: Callable[[float], list[tuple[str, Message]]]) -> None:
+        """Runs ``action(now)`` on the server's thread and sends what it gives (thread-safe)."""
+        with self._lock:
+            self._posted.append(action)
+        with contextlib.suppress(OSError):
+            os.write(self._wake_in, b"x")
+
+    def _do_posted(self, now: float) -> None:
+        with self._lock:
+            posted, self._posted = self._posted, []
+        for action in posted:
+            self._send_all(action(now), now)
+
+    @property
+    def peers(self) -> int:
+        """Connections from this host."""
+        return len(self._peers)
 
     def stop(self) -> None:
         """Ends `run` within `IDLE_SECONDS`."""
@@ -150,6 +206,8 @@ class Server:
         del self._peers[channel.number]
         channel.close()
         self._held.pop(channel, None)
+        for name in [n for n, c in self._channels.items() if c is channel]:
+            self.shard.lost(name, time.monotonic())
         self._channels = {n: c for n, c in self._channels.items() if c is not channel}
 
     def _send_all(self, outgoing: list[tuple[str, Message]], now: float) -> None:
@@ -206,8 +264,9 @@ def _as_frames(entry: tuple[str, Message]) -> tuple[str, list[Any]]:
 class Call:
     """A request on its way through a `Link`: wait for it, or be told."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, settled: bool = False) -> None:
         self.what = what
+        self.settled = settled
         self.ticket: Ticket | None = None
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -262,6 +321,7 @@ class Link:
         find: asks where the servers are now; called on a thread of its own when one has been
             silent for `SILENT_SECONDS`.
         host: name of this host; servers of another name are not taken for local ones.
+        lost: called, on the link's thread, when a channel to a server of this host has ended.
 
     Attributes:
         sent_bytes, received_bytes: over ZeroMQ: what leaves the host and comes to it, if all
@@ -276,9 +336,11 @@ class Link:
         faults: Faults | None = None,
         find: Callable[[], Mapping[str, str]] | None = None,
         host: str = "",
+        lost: Callable[[str], None] | None = None,
     ) -> None:
         self.client = client
         self._find = find
+        self._lost = lost
         self._host = host
         self._finding = threading.Lock()
         self._asked_at = 0.0
@@ -316,6 +378,10 @@ class Link:
             self._channels[server] = made
         self._poller = None
 
+    def near(self, server: str) -> bool:
+        """Whether a server is on this host and has a channel."""
+        return server in self._channels
+
     @property
     def local_bytes(self) -> int:
         """Bytes sent to servers of this host."""
@@ -331,13 +397,17 @@ class Link:
         np.copyto(made, values)
         return made
 
-    def call(self, what: str, make: Callable[[Client, float], Ticket]) -> Call:
+    def call(
+        self, what: str, make: Callable[[Client, float], Ticket], settled: bool = False
+    ) -> Call:
         """Runs ``make(client, now)``, sends what it wants sent, and returns at once.
+
+        The call ends when its ticket is done, or `settled`.
 
         Raises:
             MixflowError: the link is closed.
         """
-        call = Call(what)
+        call = Call(what, settled)
         with self._lock:
             if self._closed:
                 raise MixflowError(f"[kvstore] expected an open store for '{what}', got a closed")
@@ -477,6 +547,8 @@ class Link:
             channel.close()
             del self._channels[server]
             self._poller = None
+            if self._lost is not None and not self._closed:
+                self._lost(server)
 
     def _receive(self, server: str, socket: Any) -> None:
         with contextlib.suppress(self._zmq.Again):
@@ -492,9 +564,11 @@ class Link:
 
     def _ended(self) -> list[tuple[Call, Ticket]]:
         """Takes the calls that have ended."""
-        ended = [entry for entry in self._waiting if entry[1].done]
-        if ended:
-            self._waiting = [entry for entry in self._waiting if not entry[1].done]
+        ended, waiting = [], []
+        for call, ticket in self._waiting:
+            over = ticket.settled if call.settled else ticket.done
+            (ended if over else waiting).append((call, ticket))
+        self._waiting = waiting
         return ended
 
     def _send_all(self) -> None:
