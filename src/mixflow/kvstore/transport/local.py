@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
@@ -33,6 +34,12 @@ _CREDENTIALS = struct.Struct("3i")
 def name_of(address: str, host: str = "") -> str:
     """The abstract name of the server that other hosts reach at a ZeroMQ address."""
     return f"\0mixflow-kvstore:{host}:{address}"
+
+
+def host_id(host: str = "") -> str:
+    """What tells this host from others: its name, if it was given one, and the kernel's mark."""
+    mark = Path("/proc/sys/kernel/random/boot_id")
+    return f"{host}:{mark.read_text().strip() if mark.exists() else socket.gethostname()}"
 
 
 def _same_user(peer: socket.socket) -> bool:
