@@ -39,6 +39,7 @@ QUESTIONS = (
     "precision",
     "recordio",
     "data",
+    "kvstore",
     "platforms",
 )
 #: Packages of each rival's environment; `ours` and `ours_*` use the Python that runs this file.

@@ -120,13 +120,16 @@ std::unique_ptr<engine::Task> callback_task(Held function, const std::string& na
 
 void push_callback(nb::handle function, nb::handle reads, nb::handle writes,
                    const std::string& name, int priority, const std::string& lane,
-                   bool asynchronous) {
+                   bool asynchronous, bool inline_ok) {
   const Entered scope;
   check(lane == "python", "[push] expected lane 'python' for a Python callback, got '", lane, "'");
+  check(asynchronous || !inline_ok,
+        "[push] expected 'inline_ok' for an asynchronous callback only, got a plain one");
   check(PyCallable_Check(function.ptr()) != 0, "[push] expected a callable, got ",
         Py_TYPE(function.ptr())->tp_name);
   auto task = callback_task(hold(function), name, asynchronous);
   task->priority = priority;
+  task->inline_ok = inline_ok;
   task->site = current_site();
   for (nb::handle item : reads) task->reads.push_back(chunk_of(item)->tag());
   for (nb::handle item : writes) {
@@ -218,7 +221,7 @@ void bind_engine(nb::module_& m) {
       .def("wait", wait_tag);
   m.def("push", push_callback, nb::arg("fn"), nb::arg("reads"), nb::arg("writes"),
         nb::arg("name") = "call", nb::arg("priority") = 0, nb::arg("lane") = "python",
-        nb::arg("asynchronous") = false);
+        nb::arg("asynchronous") = false, nb::arg("inline_ok") = false);
   nb::class_<PyCompletion>(m, "Completion")
       .def("done", &PyCompletion::done, nb::arg("error") = nb::none());
   m.def("wait_all", wait_all);

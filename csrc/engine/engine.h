@@ -87,7 +87,9 @@ class Task {
   Lane lane;
   int32_t priority = 0;    // larger first, among ready tasks of one lane
   int32_t threads = 1;     // threads to lease from the core budget
-  bool inline_ok = false;  // small and native: may run on the pushing thread when its tags are idle
+  // Small: may run on the pushing thread when its tags are idle (a task of the python lane: on one
+  // that is no worker).
+  bool inline_ok = false;
   // Runs even if a tag that it reads carries an error (waits and error handlers need this).
   bool run_on_error = false;
   // Interned line of the user's program that created the task; 0 = unknown.

@@ -74,7 +74,9 @@ Record* ThreadedEngine::current() const { return TaskFrame::innermost(*this); }
 void ThreadedEngine::push(std::unique_ptr<Task> task) {
   for (const TagRef& tag : task->reads) checked(tag);
   for (const TagRef& tag : task->writes) checked(tag);
-  const bool small = task->inline_ok && task->threads <= 1 && task->lane.kind != LaneKind::python;
+  bool small = task->inline_ok && task->threads <= 1;
+  // A worker of another lane does not wait for the GIL; other threads come from Python.
+  if (task->lane.kind == LaneKind::python && lanes_.self()) small = false;
   auto owner = std::make_unique<Record>(*this, std::move(task));
   Record& record = *owner;
   Record* parent = current();

@@ -138,6 +138,7 @@ Run::Run(BindingRef binding, const RunOptions& options, RngState rng)
   if (inline_ok && threads == 1) lane.kind = engine::LaneKind::small;
   if (position_ < end_ && plan().steps()[position_].host) {
     lane = engine::Lane{engine::LaneKind::python, 0};
+    inline_ok = false;
   }
   if (scope_) scope_->mark_used();
 }

@@ -269,11 +269,13 @@ class Core(Protocol):
         priority: int = 0,
         lane: str = "python",
         asynchronous: bool = False,
+        inline_ok: bool = False,
     ) -> None:
         """A Python callback as a task (python lane). reads/writes: Arrays or Tags.
 
         With `asynchronous` the callback gets a `Completion`, and the task ends when its `done` is
-        called, from any thread, not when the callback returns: it holds no worker meanwhile.
+        called, from any thread, not when the callback returns: it holds no worker meanwhile. A
+        short one may run before `push` returns, if nothing has to be waited for (`inline_ok`).
 
         Arrays that the callback needs must come as fresh handles: see `fresh_handle`.
         """

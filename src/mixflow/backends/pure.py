@@ -310,6 +310,7 @@ def push(
     priority: int = 0,
     lane: str = "python",
     asynchronous: bool = False,
+    inline_ok: bool = False,
 ) -> None:
     """See `_rt.Core`: runs `fn` now; its error stays on the written arrays."""
     if asynchronous:

@@ -29,8 +29,13 @@ class Optimizing:
     def __init__(self, needs_optimizer: bool = False) -> None:
         self.needs_optimizer = needs_optimizer
         self._updater: Updater | None = None
-        self._weights: dict[str, nd.NDArray] = {}
+        self._weights: dict[str, tuple[Array, nd.NDArray]] = {}
         self._pending: dict[str, dict[str, Array]] = {}
+
+    @property
+    def replaces(self) -> bool:
+        """Without an optimizer a sum replaces the value."""
+        return self._updater is None and not self.needs_optimizer
 
     def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
         """Updates `value` in place.
@@ -53,15 +58,21 @@ class Optimizing:
 
     def _weight(self, key: str, value: Array) -> nd.NDArray:
         """A tensor over the slice's own memory, with its states in place."""
-        if key not in self._weights:
-            self._weights[key] = nd.from_dlpack(value)
-            assert self._updater is not None
-            states = self._updater.state(self._name(key), self._weights[key])
-            kept = self._pending.pop(key, {})
-            for number, state in enumerate(state_list(states)):
-                if str(number) in kept:
-                    state[:] = nd.array(kept[str(number)], dtype=state.dtype)
-        return self._weights[key]
+        known = self._weights.get(key)
+        if known is None or known[0] is not value:
+            made = nd.from_dlpack(value)
+            self._weights[key] = (value, made)
+            if known is None:
+                self._fill_states(key, made)
+        return self._weights[key][1]
+
+    def _fill_states(self, key: str, weight: nd.NDArray) -> None:
+        assert self._updater is not None
+        states = self._updater.state(self._name(key), weight)
+        kept = self._pending.pop(key, {})
+        for number, state in enumerate(state_list(states)):
+            if str(number) in kept:
+                state[:] = nd.array(kept[str(number)], dtype=state.dtype)
 
     def _name(self, key: str) -> str:
         """Slices of a key count their updates apart, but share its name and multipliers."""

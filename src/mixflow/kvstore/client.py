@@ -59,6 +59,9 @@ class Ticket:
     values: dict[str, Array] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    unconfirmed: set[int] = field(default_factory=set)
+    refused: dict[str, tuple[Part, ...]] = field(default_factory=dict)
     error: str = ""
     missing: tuple[int, ...] = ()
 
@@ -66,6 +69,11 @@ class Ticket:
     def done(self) -> bool:
         """Whether nothing is outstanding, or an error has ended it."""
         return bool(self.error) or not self.open
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is done and its pushes are confirmed or refused."""
+        return bool(self.error) or not (self.open or self.unconfirmed)
 
     def raise_error(self) -> None:
         """Raises the error that ended the request, if one did.
@@ -101,6 +109,8 @@ class Client:
     """One worker (or one host's merger) towards the servers.
 
     `where` gives the server of a slice. Times are in seconds of any monotonic clock.
+
+    With `via` set to a merger's name, pushes and pulls go to it instead of to the servers.
     """
 
     def __init__(
@@ -119,6 +129,7 @@ class Client:
         self.policy = policy
         self.repeat = repeat
         self.deadline = deadline
+        self.via: str | None = None
         self.last: dict[str, int] = {}
         self.versions: dict[str, int] = {}
         self._first = 0
@@ -127,6 +138,8 @@ class Client:
         self._requests: dict[int, Request] = {}
         self._incarnations: dict[str, int] = {}
         self._outgoing: list[tuple[str, Message]] = []
+        #: Failed pushes: a server of this host may still read their gradients where they lie.
+        self.abandoned: list[Message] = []
 
     def take_outgoing(self) -> list[tuple[str, Message]]:
         """What is to be sent, once."""
@@ -191,19 +204,28 @@ class Client:
     ) -> Ticket:
         """Sends gradients whose parts are given: what a host has merged."""
         ticket = Ticket()
-        for server, keys in self._by_server(gradients).items():
+        for server, keys in self._by_server(gradients, self.via).items():
             chosen = {key: gradients[key] for key in keys}
-            message = Push(self.name, self._next(), chosen, pull, priority)
+            homes = self._homes(keys)
+            message = Push(self.name, self._next(), chosen, pull, priority, homes)
             wanted = set(keys) if pull else set()
             self._start(server, message, ticket, now, wanted=wanted, unapplied=set(keys))
         return ticket
 
     def pull(self, slices: Iterable[str], now: float, *, priority: int = 0) -> Ticket:
         """Asks for slices at this worker's clocks."""
+        clocks = {key: self.last.get(key, self._first - 1) + 1 for key in slices}
+        return self.pull_at(self.worker, clocks, now, priority=priority)
+
+    def pull_at(
+        self, worker: int, clocks: Mapping[str, int], now: float, *, priority: int = 0
+    ) -> Ticket:
+        """Asks for slices at given clocks of a worker."""
         ticket = Ticket()
-        for server, keys in self._by_server(slices).items():
-            clocks = {key: self.last.get(key, self._first - 1) + 1 for key in keys}
-            message = Pull(self.name, self._next(), self.worker, clocks, priority)
+        for server, keys in self._by_server(clocks, self.via).items():
+            chosen = {key: clocks[key] for key in keys}
+            number = self._next()
+            message = Pull(self.name, number, worker, chosen, priority, self._homes(keys))
             self._start(server, message, ticket, now, wanted=set(keys))
         return ticket
 
@@ -255,6 +277,8 @@ class Client:
             self._requests.pop(message.number, None)
         if not request.wanted:
             request.ticket.open.discard(message.number)
+        if not request.unapplied:
+            request.ticket.unconfirmed.discard(message.number)
 
     def tick(self, now: float) -> None:
         """Repeats what is overdue; ends with an error what is past the deadline."""
@@ -268,11 +292,17 @@ class Client:
             elif now >= request.repeat_at:
                 self._send(request, now)
 
-    def _by_server(self, slices: Iterable[str]) -> dict[str, list[str]]:
+    def _by_server(
+        self, slices: Iterable[str], via: str | None = None
+    ) -> dict[str, list[str]]:
         grouped: dict[str, list[str]] = {}
         for key in slices:
-            grouped.setdefault(self._where(key), []).append(key)
+            grouped.setdefault(via or self._where(key), []).append(key)
         return grouped
+
+    def _homes(self, keys: Iterable[str]) -> dict[str, str]:
+        """What a merger has to know."""
+        return {key: self._where(key) for key in keys} if self.via else {}
 
     def _next(self) -> int:
         self._number += 1
@@ -292,6 +322,8 @@ class Client:
         self._requests[message.number] = request
         if wanted:
             ticket.open.add(message.number)
+        if unapplied:
+            ticket.unconfirmed.add(message.number)
         self._send(request, now)
 
     def _send(self, request: Request, now: float) -> None:
@@ -340,20 +372,20 @@ class Client:
             if key in request.wanted:
                 request.wanted.discard(key)
                 request.ticket.values[key] = values
+                request.ticket.versions[key] = message.versions[key]
                 self.versions[key] = max(self.versions.get(key, 0), message.versions[key])
 
     def _split(self, request: Request, message: Refused, now: float) -> None:
-        """A merged gradient can't be taken apart here: whoever merged it hears of it."""
-        for key in message.seen:
+        """A merged gradient can't be taken apart here: whoever merged it reads of it in the
+        ticket. A worker's own pushes hold one part and are never refused."""
+        for key, seen in message.seen.items():
             request.unapplied.discard(key)
             request.wanted.discard(key)
-        self.on_refused(request, message, now)
-
-    def on_refused(self, request: Request, message: Refused, now: float) -> None:
-        """Called with the parts of a merged push that the server has already; the host's merger
-        overrides it. A worker's own pushes hold one part and are never refused."""
+            request.ticket.refused[key] = seen
 
     def _fail(self, number: int, request: Request, text: str, missing: tuple[int, ...]) -> None:
+        if request.unapplied:
+            self.abandoned.append(request.message)
         self._requests.pop(number, None)
         request.wanted.clear()
         request.unapplied.clear()

@@ -9,9 +9,13 @@ ends when its values have come, and holds no worker while it waits.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import hashlib
 import itertools
 import os
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,17 +30,25 @@ from ..optimizer.describe import describe
 from .base import KVStoreBase, as_arrays, check_new, in_groups, lookup, pairs
 from .client import Client, Ticket
 from .compression import Compression
+from .host import NAME as MERGER
+from .host import address_of, ensure
 from .local import LocalKVStore
 from .messages import Array, Gradient
 from .options import NAMES, StoreOptions, policy_of
 from .policy import Backup
 from .rendezvous import Enquirer
 from .sharding import Entry
+from .transport.local import host_id, is_there, name_of
+from .transport.segments import available
 from .transport.zeromq import Call, Link
 from .utilisation import Sampler, start_sampler
 
-#: Seconds that a job's servers may take to start.
+#: Bytes of a key up to which the caller's own thread sends it.
+INLINE_BYTES = 1 << 20
+#: Seconds that a job's servers may take to start, and that its workers are waited for to know who
+#: shares a host.
 START_SECONDS = 60.0
+NEIGHBOUR_SECONDS = 3.0
 
 
 class Key:
@@ -69,6 +81,9 @@ class DistKVStore(KVStoreBase):
         options: policy, deadlines, faults.
         life: how often this worker was started before in this job.
         find: asks where the servers are now; called when one has been silent for long.
+        host: name of this host: servers of the same name are reached through shared memory.
+        merger: makes sure that this host has a merger, and gives its address: pushes and pulls go
+            through it. None: straight to the servers.
     """
 
     def __init__(
@@ -80,6 +95,8 @@ class DistKVStore(KVStoreBase):
         options: StoreOptions | None = None,
         life: int = 0,
         find: Callable[[], Mapping[str, str]] | None = None,
+        host: str = "",
+        merger: Callable[[], str] | None = None,
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -101,7 +118,11 @@ class DistKVStore(KVStoreBase):
             # Numbers of an earlier life must not be taken for this one's.
             first_number=life << 32,
         )
-        self._link = Link(client, addresses, self.options.faults, find)
+        self._merger = merger
+        if merger is not None:
+            addresses = {**addresses, MERGER: merger()}
+            client.via = MERGER
+        self._link = Link(client, addresses, self.options.faults, find, host, self._lost)
         self._closed = False
         self._sampler: Sampler | None = None
         self.first_step = self._take_part(client, life)
@@ -109,16 +130,36 @@ class DistKVStore(KVStoreBase):
     def _take_part(self, client: Client, life: int) -> int:
         """Joins; a restarted worker goes on with the step that the servers lack."""
         if life == 0 and self._rank < self._num_workers:
-            return 0  # expected from the start
+            if client.via:  # the servers expect it from the start
+                self._join([client.via], 0, next(self._epoch))
+            return 0
         rounds = self.options.policy.rounds
         reports = self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
         if life:
             first = client.resume(reports, rounds=rounds)
         else:
             first = client.newcomer(reports, rounds=rounds)
-        epoch = next(self._epoch)
-        self._wait("join", lambda c, now: c.join(self._servers, first, epoch, now))
+        self._join(self._peers(), first, next(self._epoch))
         return first
+
+    def _join(self, peers: list[str], first: int, epoch: int) -> None:
+        self._wait("join", lambda c, now: c.join(peers, first, epoch, now))
+
+    def _peers(self) -> list[str]:
+        """All that must know whether this worker takes part."""
+        return [*self._servers, *([MERGER] if self._merger else [])]
+
+    def _lost(self, server: str) -> None:
+        """A connection inside of this host has ended. A merger is replaced; what it had comes to
+        the next one when it shows that it is another."""
+        if server == MERGER and not self._closed:
+            threading.Thread(target=self._replace_merger, daemon=True).start()
+
+    def _replace_merger(self) -> None:
+        assert self._merger is not None
+        with contextlib.suppress(MixflowError):
+            self._link.move(MERGER, self._merger())
+            self._join([MERGER], self.first_step, 0)
 
     # -- what it is
 
@@ -194,7 +235,7 @@ class DistKVStore(KVStoreBase):
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
-                self._push([(known, handle.to_numpy())], priority, pull=False)
+                self._push([(known, np.from_dlpack(handle))], priority, pull=False)
 
             _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
 
@@ -237,7 +278,7 @@ class DistKVStore(KVStoreBase):
         handles = [(known, _rt.core.fresh_handle(merged)) for _, known, merged, _ in group]
 
         def ask() -> Call:
-            return self._push([(k, h.to_numpy()) for k, h in handles], priority, pull=True)
+            return self._push([(k, np.from_dlpack(h)) for k, h in handles], priority, pull=True)
 
         name = "pushpull " + ", ".join(str(k) for k, _, _, _ in group)
         reads = [merged for _, _, merged, _ in group]
@@ -276,7 +317,7 @@ class DistKVStore(KVStoreBase):
         if self._compression is None:
             pieces: dict[str, Array] = {}
             for known, array in values:
-                pieces.update(known.pieces(array.reshape(-1)))
+                pieces.update(known.pieces(self._link.staged(array.reshape(-1))))
             return self._link.call(
                 "push", lambda c, now: c.push(pieces, now, pull=pull, priority=priority)
             )
@@ -322,7 +363,16 @@ class DistKVStore(KVStoreBase):
 
             ask().then(finish)
 
-        _rt.core.push(start, reads, writes, name, priority, asynchronous=True)
+        _rt.core.push(
+            start,
+            reads,
+            writes,
+            name,
+            priority,
+            asynchronous=True,
+            # What is there already goes on its way at once, if that takes next to no time.
+            inline_ok=sum(known.nbytes for known, _ in targets) <= INLINE_BYTES,
+        )
 
     # -- settings
 
@@ -413,20 +463,30 @@ class DistKVStore(KVStoreBase):
             MixflowError: not inside a job, or its servers do not start within the deadline.
         """
         try:
-            host, port = os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"]
+            uri, port = os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"]
             rank, token = int(os.environ["DMLC_WORKER_ID"]), os.environ["MIXFLOW_JOB_TOKEN"]
         except (KeyError, ValueError) as error:
             raise MixflowError(
                 f"[kvstore] expected '{name}' inside a job, got no {error}; start the program with "
                 "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
             ) from None
-        enquirer = Enquirer(f"tcp://{host}:{port}", token, f"worker{rank}")
-        nonce = uuid.uuid4().hex
-        policy = policy_of(name).name
-        found = enquirer.wait_for_servers(
-            "hello", START_SECONDS, rank=rank, nonce=nonce, consistency=policy
-        )
+        host = os.environ.get("DMLC_NODE_HOST", "")
+        enquirer = Enquirer(f"tcp://{uri}:{port}", token, f"worker{rank}")
+        found = _hello(enquirer, rank, policy_of(name).name)
         options = StoreOptions.from_json(found["options"])
+        task = {
+            "address": address_of(hashlib.blake2b(token.encode(), digest_size=8).hexdigest(), host),
+            "host": host,
+            "servers": found["servers"],
+            "options": found["options"],
+            "rendezvous": f"tcp://{uri}:{port}",
+            "token": token,
+        }
+
+        def merger() -> str:
+            ensure(task)
+            return str(task["address"])
+
         made = cls(
             name,
             rank,
@@ -435,9 +495,11 @@ class DistKVStore(KVStoreBase):
             options,
             int(found["life"]),
             lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
+            host,
+            merger if _merges(found, host) else None,
         )
         made._sampler = start_sampler(
-            f"tcp://{host}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
+            f"tcp://{uri}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
         )
         atexit.register(made._close_at_exit)
         return made
@@ -472,7 +534,7 @@ class DistKVStore(KVStoreBase):
         try:
             self._link.settle(2 * self.options.deadline)
             epoch = next(self._epoch)
-            self._wait("leave", lambda c, now: c.leave(self._servers, epoch, now))
+            self._wait("leave", lambda c, now: c.leave(self._peers(), epoch, now))
         finally:
             self._link.close()
             self._end_sampler()
@@ -482,6 +544,30 @@ class DistKVStore(KVStoreBase):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _hello(enquirer: Enquirer, rank: int, policy: str) -> dict[str, Any]:
+    """What the rendezvous knows of the job, once the servers are there; who the neighbours are is
+    worth a short wait for slow starters."""
+    said = {
+        "rank": rank,
+        "nonce": uuid.uuid4().hex,
+        "consistency": policy,
+        "host": host_id(os.environ.get("DMLC_NODE_HOST", "")),
+    }
+    end = time.monotonic() + NEIGHBOUR_SECONDS
+    while True:
+        found = enquirer.wait_for_servers("hello", START_SECONDS, **said)
+        if found["complete"] or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
+
+
+def _merges(found: Mapping[str, Any], host: str) -> bool:
+    """Whether this host's pushes are worth a merger: it has several workers, and a server is on
+    another host. Servers of this host merge what comes to them by shared memory."""
+    far = any(not is_there(name_of(address, host)) for address in found["servers"].values())
+    return available() and far and int(found["neighbours"]) > 0
 
 
 for _name in NAMES:

@@ -65,6 +65,8 @@ class Push(Message):
     gradients: dict[str, Gradient] = field(default_factory=dict)
     pull: bool = False
     priority: int = 0
+    #: To a merger only: where each slice lives.
+    homes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Pull(Message):
     worker: int = 0
     clocks: dict[str, int] = field(default_factory=dict)
     priority: int = 0
+    homes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

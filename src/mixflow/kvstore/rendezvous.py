@@ -33,6 +33,7 @@ class Roll:
     lives: dict[int, int] = field(default_factory=dict)
     nonces: dict[int, str] = field(default_factory=dict)
     take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
+    hosts: dict[int, str] = field(default_factory=dict)
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
@@ -73,8 +74,11 @@ class Roll:
         if known != nonce:  # a new life of this worker, not a repeated request
             self.nonces[rank] = nonce
             self.lives[rank] = self.lives.get(rank, -1) + 1
+        self.hosts[rank] = host = str(request.get("host", ""))
         return {
             **self._servers(),
+            "neighbours": sum(h == host for r, h in self.hosts.items() if r != rank),
+            "complete": len(self.hosts) >= self.num_workers,
             "life": self.lives[rank],
             "num_workers": self.num_workers,
             "options": dict(self.options),

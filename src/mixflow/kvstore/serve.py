@@ -61,7 +61,8 @@ def main() -> None:
     """Runs the server of the task on standard input."""
     task = json.loads(sys.stdin.readline())
     options = StoreOptions.from_json(task["options"])
-    server = Server(make_shard(task, options), task["bind"], options.faults)
+    host = os.environ.get("DMLC_NODE_HOST", "")
+    server = Server(make_shard(task, options), task["bind"], options.faults, host)
     threading.Thread(target=_follow_parent, args=[server], daemon=True).start()
     threading.Thread(target=_stay_known, args=[task, server], daemon=True).start()
     start_sampler(

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from ..errors import MixflowError
+from .merging import Arena, PlainArena, Sum, copied
 from .messages import (
     Applied,
     Array,
@@ -50,6 +49,10 @@ Outgoing = list[tuple[str, Message]]
 
 class Applier(Protocol):
     """Turns a merged gradient into a new value. Owned by one shard."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a merged gradient is the new value, whatever the old one was."""
 
     def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
         """Updates `value` (flat, in place) with `merged` (same shape), a sum of `count` parts."""
@@ -123,6 +126,8 @@ class Memory:
 class Assign:
     """No optimizer: a round's sum replaces the value, as in a store without an updater."""
 
+    replaces = True
+
     def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
         """Copies the merged gradient over the value."""
         value[...] = merged
@@ -141,6 +146,8 @@ class Assign:
 
 class Add(Assign):
     """Additive values: a table's increments."""
+
+    replaces = False
 
     def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
         """Adds the merged increments to the value."""
@@ -164,7 +171,7 @@ class Slot:
 
     value: Array
     progress: Progress = field(default_factory=Progress)
-    sums: dict[int, Array] = field(default_factory=dict)
+    sums: dict[int, Sum] = field(default_factory=dict)
     pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     readers: list[Reader] = field(default_factory=list)
 
@@ -198,11 +205,13 @@ class Shard:
         give_up: bool = False,
         incarnation: int = 0,
         decode: Callable[[Gradient, int], Array] = _plain,
+        arena: Arena | None = None,
     ) -> None:
         self.name = name
         self.policy = policy
         self.applier = applier
         self.ledger = ledger or Memory()
+        self.arena = arena or PlainArena()
         self.deadline = deadline
         self.give_up = give_up
         self.incarnation = incarnation
@@ -244,8 +253,17 @@ class Shard:
             if self.directory is not None:
                 self.directory.restore(roster["directory"])
         for key, value, states, progress in self.ledger.slices():
-            self.slots[key] = Slot(value, progress)
+            self.slots[key] = Slot(copied(self.arena, value), progress)
             self.applier.restore(key, states)
+
+    def move_values(self, arena: Arena) -> None:
+        """Keeps the values in another arena from now on."""
+        self.arena = arena
+        for slot in self.slots.values():
+            slot.value = copied(arena, slot.value)
+
+    def lost(self, name: str, now: float) -> None:
+        """A connection says nothing of its worker: it may come back by another."""
 
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
@@ -355,7 +373,7 @@ class Shard:
     def _init(self, message: Init, now: float) -> None:
         for key, value in message.values.items():
             if key not in self.slots:
-                slot = Slot(np.array(value, copy=True).reshape(-1))
+                slot = Slot(copied(self.arena, value))
                 slot.readers = self._early.pop(key, [])
                 self.slots[key] = slot
                 self._commit(key, slot)
@@ -381,13 +399,19 @@ class Shard:
             elif self._open(key, gradient.parts, message):
                 continue
             done.append(key)
-        self._send(message.sender, Received(self.name, message.number, self.incarnation))
         self._confirm(message.sender, message.number, done)
         if refused:
             self._send(message.sender, Refused(self.name, message.number, refused))
         if message.pull:
             self._park(message, now, refused)
         self._settle(message.gradients, now)
+        if not self._all_confirmed(message):
+            self._send(message.sender, Received(self.name, message.number, self.incarnation))
+
+    def _all_confirmed(self, message: Push) -> bool:
+        """Whether the answers so far say more than that the push has arrived."""
+        said = [a for _, a in self._out if isinstance(a, Applied) and a.number == message.number]
+        return set(message.gradients) <= {key for answer in said for key in answer.slices}
 
     def _checked(self, key: str, gradient: Gradient) -> Array:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""
@@ -428,7 +452,7 @@ class Shard:
         slot = self.slots[key]
         steps = {part.step for part in parts}
         if not self.policy.rounds:
-            self.applier.apply(key, slot.value, values, len(parts))
+            self.applier.apply(key, self._writable(slot), values, len(parts))
             self.policy.admit(slot.progress, parts, self.members)
             self._commit(key, slot)
             return True
@@ -439,10 +463,7 @@ class Shard:
             )
         step = steps.pop()
         self.policy.admit(slot.progress, parts, self.members)
-        if step in slot.sums:
-            slot.sums[step] += values
-        else:
-            slot.sums[step] = np.array(values, dtype=slot.value.dtype, copy=True)
+        slot.sums.setdefault(step, Sum(slot.value.dtype)).add(values)
         self._await(slot, step, message)
         return False
 
@@ -551,8 +572,21 @@ class Shard:
         step = slot.progress.version
         merged = slot.sums.pop(step, None)
         if merged is not None:
-            count = len(slot.progress.rounds[step])
-            self.applier.apply(key, slot.value, merged, count)
+            self._update(key, slot, merged, len(slot.progress.rounds[step]))
         self.policy.close(slot.progress)
         self._commit(key, slot)
         return slot.pushes.pop(step, [])
+
+    def _update(self, key: str, slot: Slot, merged: Sum, count: int) -> None:
+        if self.applier.replaces:
+            merged.into(self._writable(slot, keep=False))
+        else:
+            self.applier.apply(key, self._writable(slot), merged.array(), count)
+
+    def _writable(self, slot: Slot, keep: bool = True) -> Array:
+        """The slice's value to be written: another copy while a peer of this host reads it (its
+        content counts with `keep` only)."""
+        if self.arena.busy(slot.value):
+            old = slot.value
+            slot.value = copied(self.arena, old) if keep else self.arena.empty(old.size, old.dtype)
+        return slot.value

@@ -24,6 +24,7 @@ from .client import Client, Ticket
 from .messages import Array, Ask, Init, Leave, Message, Push, Values
 from .policy import Policy
 from .server import Applier, Memory, Shard
+from .simulated_host import SimulatedHost
 
 HEADER_BYTES = 64
 
@@ -235,6 +236,7 @@ class SimulatedWorker:
             deadline=self.cluster.deadline,
             first_number=self.life << 32,
         )
+        self.client.via = self.cluster.host_of(self.worker)
         self.waiting: tuple[Ticket, Callable[[Ticket], None]] | None = None
         self.leaving = False
 
@@ -244,9 +246,7 @@ class SimulatedWorker:
         self._await(self.client.init(self.cluster.job.start, now), self._join)
 
     def _join(self, ticket: Ticket) -> None:
-        joined = self.client.join(
-            self.cluster.server_names, self.step, 2 * self.life, self.world.now
-        )
+        joined = self.client.join(self._peers(), self.step, 2 * self.life, self.world.now)
         self._await(joined, self._first_read)
 
     def _first_read(self, ticket: Ticket) -> None:
@@ -285,11 +285,16 @@ class SimulatedWorker:
         if self.client.pending:
             self.leaving = True
             return
-        left = self.client.leave(self.cluster.server_names, 2 * self.life + 1, self.world.now)
+        left = self.client.leave(self._peers(), 2 * self.life + 1, self.world.now)
         self._await(left, self._finish)
 
     def _finish(self, ticket: Ticket) -> None:
         self.over = True
+
+    def _peers(self) -> list[str]:
+        """All that must know whether this worker takes part."""
+        via = self.client.via
+        return [*self.cluster.server_names, *([via] if via else [])]
 
     def _await(self, ticket: Ticket, then: Callable[[Ticket], None]) -> None:
         self.waiting = (ticket, then)
@@ -332,6 +337,9 @@ class SimulatedWorker:
         """Loses everything in memory; a restarted worker asks the servers how far it was."""
         self.world.nodes[self.name].alive = False
         self.life += 1
+        host = self.cluster.host_of(self.worker)
+        if host is not None:
+            self.cluster.hosts[host].lost(self.name)
         if restart is not None:
             self.world.at(self.world.now + restart, self._restart)
         else:
@@ -372,6 +380,8 @@ class Cluster:
         deadline: float = 600.0,
         detect: float = 1.0,
         durable: bool = True,
+        hosts: int = 0,
+        merge_seconds: float = 2.0,
     ) -> None:
         self.job = job
         self.policy = policy
@@ -401,7 +411,15 @@ class Cluster:
             name: SimulatedServer(self.world, name, partial(make, name))
             for name in self.server_names
         }
+        #: Hosts whose workers' pushes are merged; 0: workers talk to the servers themselves.
+        self.hosts = {
+            f"host{i}": SimulatedHost(self, f"host{i}", merge_seconds) for i in range(hosts)
+        }
         self.workers = [SimulatedWorker(self, w) for w in range(workers)]
+
+    def host_of(self, worker: int) -> str | None:
+        """Host of a worker, where hosts merge."""
+        return f"host{worker % len(self.hosts)}" if self.hosts else None
 
     def where(self, key: str) -> str:
         """Server of a slice."""
@@ -413,7 +431,7 @@ class Cluster:
         Raises:
             MixflowError: it did not end within `limit` simulated seconds.
         """
-        named: dict[str, Any] = {w.name: w for w in self.workers} | self.servers
+        named: dict[str, Any] = {w.name: w for w in self.workers} | self.servers | self.hosts
         for crash in crashes:
             if crash.name not in named:
                 raise ParamError(f"[simulator] expected one of {sorted(named)}, got {crash.name}")

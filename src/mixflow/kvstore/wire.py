@@ -25,10 +25,29 @@ KINDS: dict[str, type[Message]] = {
     for name, kind in vars(messages).items()
     if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
 }
+_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in KINDS.values()}
 _DTYPES = {
     np.dtype(name).str: np.dtype(name)
     for name in ("f2", "f4", "f8", "i1", "u1", "i2", "i4", "i8", "u4", "bool")
 }
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def split(message: Message) -> tuple[bytes, list[Array]]:
+    """The head of a message, and its arrays.
+
+    Raises:
+        FormatError: an array of a dtype that has no name on the wire.
+    """
+    arrays: list[Array] = []
+    head = {n: _plain(getattr(message, n), arrays) for n in _FIELDS[type(message)]}
+    shapes = [(_code(array), array.size) for array in arrays]
+    return _json([VERSION, type(message).__name__, head, shapes]).encode(), arrays
+
+
+def bytes_of(array: Array) -> memoryview:
+    """An array's bytes, not copied."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def encode(message: Message) -> list[Any]:
@@ -37,11 +56,8 @@ def encode(message: Message) -> list[Any]:
     Raises:
         FormatError: an array of a dtype that has no name on the wire.
     """
-    arrays: list[Array] = []
-    head = {f.name: _plain(getattr(message, f.name), arrays) for f in fields(message)}
-    shapes = [(_code(array), array.size) for array in arrays]
-    text = json.dumps([VERSION, type(message).__name__, head, shapes], separators=(",", ":"))
-    return [text.encode(), *(a.reshape(-1).view(np.uint8).data for a in arrays)]
+    head, arrays = split(message)
+    return [head, *map(bytes_of, arrays)]
 
 
 def decode(frames: Sequence[Any]) -> Message:
@@ -56,7 +72,7 @@ def decode(frames: Sequence[Any]) -> Message:
             raise FormatError(f"[kvstore wire] expected version {VERSION}, got {version!r}")
         arrays = [_array(code, size, frame) for (code, size), frame in _paired(shapes, frames[1:])]
         known = KINDS[kind]
-        values = {f.name: _rebuilt(f.name, head[f.name], arrays) for f in fields(known)}
+        values = {name: _rebuilt(name, head[name], arrays) for name in _FIELDS[known]}
         return known(**values)
     except FormatError:
         raise

@@ -16,7 +16,7 @@ COUNT = 2500 if os.environ.get("MIXFLOW_FULL_COUNTS") else 100
 class Run:
     """One random schedule: every worker adds 1 to its own cell of every key, each step."""
 
-    def __init__(self, policy, seed):
+    def __init__(self, policy, seed, merged=False):
         draw = random.Random(seed)
         self.workers, self.steps = draw.randrange(1, 5), draw.randrange(1, 8)
         self.keys = [f"key{i}" for i in range(draw.randrange(1, 4))]
@@ -37,6 +37,7 @@ class Run:
             lambda worker, step, chance: chance.random() * (1 + 9 * (worker == 0)),
             lambda *read: self.reads.append(read),
         )
+        self.hosts = draw.randrange(1, 3) if merged else 0
         self.crashes = self.draw_crashes(draw)
         self.cluster = Cluster(
             job,
@@ -46,6 +47,7 @@ class Run:
             network=network,
             applier=Add,
             seed=seed,
+            hosts=self.hosts,
         )
         self.trace = self.cluster.run(self.crashes)
 
@@ -62,6 +64,9 @@ class Run:
         if draw.random() < 0.5:
             name = f"server{draw.randrange(self.servers)}"
             found.append(Crash(name, draw.random() * 20, draw.random() * 3))
+        if self.hosts and draw.random() < 0.5:
+            name = f"host{draw.randrange(self.hosts)}"
+            found.append(Crash(name, draw.random() * 20, draw.random() * 3))
         return tuple(found)
 
     def progress(self):
@@ -70,21 +75,27 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_every_push_counts_exactly_once(seed):
+@pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged"])
+def test_every_push_counts_exactly_once(seed, merged):
     for policy in (Sync(), Async(), Bounded(staleness=seed % 4)):
-        run = Run(policy, seed)
+        run = Run(policy, seed, merged)
         assert run.trace.errors == {}
         for key, progress in run.progress():
             assert run.cluster.value(key).tolist() == [run.steps] * run.workers, (policy, key)
             assert progress.applied == run.steps * run.workers
-            expected = run.steps if policy.rounds else run.steps * run.workers
-            assert progress.version == expected
+            if policy.rounds:
+                assert progress.version == run.steps
+            elif merged:
+                assert progress.version <= run.steps * run.workers
+            else:
+                assert progress.version == run.steps * run.workers
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_a_read_is_never_staler_than_the_bound(seed):
+@pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged"])
+def test_a_read_is_never_staler_than_the_bound(seed, merged):
     staleness = seed % 4
-    run = Run(Bounded(staleness=staleness), seed)
+    run = Run(Bounded(staleness=staleness), seed, merged)
     for worker, clock, values in run.reads:
         for cells in values.values():
             assert cells.min() >= min(clock - staleness, run.steps)
@@ -92,17 +103,19 @@ def test_a_read_is_never_staler_than_the_bound(seed):
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_a_synchronous_read_sees_whole_rounds_only(seed):
-    run = Run(Sync(), seed)
+@pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged"])
+def test_a_synchronous_read_sees_whole_rounds_only(seed, merged):
+    run = Run(Sync(), seed, merged)
     for _, clock, values in run.reads:
         for cells in values.values():
             assert cells.min() == cells.max() >= clock
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_backup_rounds_take_the_first_pushes_and_drop_the_rest(seed):
+@pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged"])
+def test_backup_rounds_take_the_first_pushes_and_drop_the_rest(seed, merged):
     take = 1 + seed % 3
-    run = Run(Backup(take=take), seed)
+    run = Run(Backup(take=take), seed, merged)
     assert run.trace.errors == {}
     # A worker counts the steps of the key that is furthest.
     assert max(progress.version for _, progress in run.progress()) >= run.steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +72,10 @@ class Mangler:
         self._late: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
 
-    def put(self, message: Any, now: float) -> list[Any]:
-        """The copies of a message that go out at once."""
+    def put(
+        self, message: Any, now: float, bytes_of: Callable[[Any], Any] = lambda message: message
+    ) -> list[Any]:
+        """The copies of a message that go out at once. Delayed ones are kept as `bytes_of` it."""
         draw, faults = self._random.random, self.faults
         if faults.lose and draw() < faults.lose:
             self._count("lost")
@@ -86,7 +88,7 @@ class Mangler:
         for _ in range(copies):
             if faults.delay and draw() < faults.delay:
                 self._count("delayed")
-                entry = (now + draw() * faults.delay_s, next(self._order), message)
+                entry = (now + draw() * faults.delay_s, next(self._order), bytes_of(message))
                 heapq.heappush(self._late, entry)
             else:
                 found.append(message)

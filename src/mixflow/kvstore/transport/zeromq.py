@@ -1,52 +1,78 @@
-"""ZeroMQ between processes: a server's loop, and a worker's link to its servers.
+"""A server's loop: ZeroMQ, and `local` channels on one host. `link` is the workers' side.
 
-The hazard: a socket belongs to one thread, and a peer may be gone for good without a word. So each
-side has one thread that owns its sockets and its pure logic (`Shard` or `Client`); callers reach it
-through a queue and wait on events with deadlines. Requests are repeated by `Client`, so that a
-connection may break, and a server come back at another address, at any time.
+The hazard: sockets belong to one thread, and peers may be gone for good without a word. So one
+thread owns all sockets and the logic that is served; a peer that has gone costs nothing but what
+was sent to it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from ...errors import FormatError, MixflowError
+from ...errors import FormatError
 from ...extras import load
 from .. import wire
-from ..client import Client, Ticket
-from ..messages import Message, Push, Received
-from ..server import Shard
+from ..merging import Arena
+from ..messages import Message, Received
+from . import local
 from .faults import Faults, Mangler
+from .link import Call, Link, as_frames, milliseconds
+from .segments import Blocks, SharedArena
 
-#: Bytes of pushes on their way to a server before the next waits for its turn by priority.
-WINDOW_BYTES = 8 << 20
-IDLE_SECONDS = 0.5
-SILENT_SECONDS = 1.0
+__all__ = ["Call", "Link", "Logic", "Server"]
+
+#: How long the word that a push has arrived may wait for another message to the same peer.
+HOLD_SECONDS = 0.02
 
 
-def _milliseconds(times: list[float | None], now: float) -> int:
-    """Time to poll: until the first of some times, at most `IDLE_SECONDS`."""
-    known = [t - now for t in times if t is not None]
-    return max(0, min(int(min([*known, IDLE_SECONDS]) * 1000) + 1, int(IDLE_SECONDS * 1000)))
+class Logic(Protocol):
+    """What a server serves: a shard, or a host's merger."""
+
+    def handle(self, message: Message, now: float) -> list[tuple[str, Message]]:
+        """Serves one message and returns what to send."""
+
+    def tick(self, now: float) -> list[tuple[str, Message]]:
+        """Does what is due and returns what to send."""
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do."""
+
+    def move_values(self, arena: Arena) -> None:
+        """Keeps values in another arena from now on."""
+
+    def lost(self, name: str, now: float) -> None:
+        """The connection of a peer of this host has ended."""
 
 
 class Server:
     """Serves a shard on a socket. `run` blocks until `stop`, which any thread may call.
 
+    Workers of the same host come by a local channel and send over ZeroMQ only what a channel can't
+    carry; what is sent to them goes the same ways.
+
     Args:
         shard: the shard's logic.
         address: where to bind; 'tcp://host:*' takes a free port (see `address`).
         faults: faults on the messages that are sent.
+        host: name of this host; peers of another name are not taken for local ones.
+        after: called at the end of each round of the loop.
     """
 
-    def __init__(self, shard: Shard, address: str, faults: Faults | None = None) -> None:
+    def __init__(
+        self,
+        shard: Logic,
+        address: str,
+        faults: Faults | None = None,
+        host: str = "",
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
         self.shard = shard
+        self._after = after
         self.sent_bytes = self.received_bytes = 0
         self._zmq = load("zmq", "kvstore")
         self._context = self._zmq.Context()
@@ -56,29 +82,92 @@ class Server:
         self._socket.setsockopt(self._zmq.ROUTER_HANDOVER, 1)
         self._socket.bind(address)
         self.address: str = self._socket.getsockopt_string(self._zmq.LAST_ENDPOINT)
+        self._blocks = Blocks()
+        self._listener = local.listen(self.address, host)
+        self._peers: dict[int, local.Channel] = {}
+        self._channels: dict[str, local.Channel] = {}
+        self._held: dict[local.Channel, list[Message]] = {}
+        self._held_until: float | None = None
         self._mangler = Mangler(faults or Faults())
         self._stopped = threading.Event()
+        self._posted: list[Callable[[float], list[tuple[str, Message]]]] = []
+        self._lock = threading.Lock()
+        self._wake_out, self._wake_in = os.pipe()
+        for descriptor in (self._wake_out, self._wake_in):
+            os.set_blocking(descriptor, False)
+        if self._listener is not None:
+            shard.move_values(SharedArena(self._blocks))
 
     def run(self) -> None:
-        """Serves until `stop`. Closes its socket at the end."""
-        poller = self._zmq.Poller()
-        poller.register(self._socket, self._zmq.POLLIN)
+        """Serves until `stop`. Closes its sockets at the end."""
+        self._poller = self._zmq.Poller()
+        self._poller.register(self._socket, self._zmq.POLLIN)
+        self._poller.register(self._wake_out, self._zmq.POLLIN)
+        if self._listener is not None:
+            self._poller.register(self._listener, self._zmq.POLLIN)
         try:
             while not self._stopped.is_set():
-                times = [self.shard.next_deadline(), self._mangler.next_time]
-                if poller.poll(_milliseconds(times, time.monotonic())):
-                    self._receive()
-                now = time.monotonic()
-                self._send_all(self.shard.tick(now), now)
-                for to, frames in self._mangler.due(now):
-                    self._send(to, frames)
+                self._round()
         finally:
+            for channel in self._peers.values():
+                channel.close()
+            if self._listener is not None:
+                self._listener.close()
             self._socket.close()
             self._context.term()
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+    def _round(self) -> None:
+        times = [self.shard.next_deadline(), self._mangler.next_time, self._held_until]
+        for ready, _ in self._poller.poll(milliseconds(times, time.monotonic())):
+            if ready is self._socket:
+                self._receive()
+            elif ready in self._peers:
+                self._receive_local(self._peers[ready])
+            elif ready == self._wake_out:
+                os.read(self._wake_out, 4096)
+            else:
+                self._accept()
+        now = time.monotonic()
+        self._send_all(self.shard.tick(now), now)
+        self._do_posted(now)
+        for to, frames in self._mangler.due(now):
+            self._send(to, frames)
+        if self._held_until is not None and now >= self._held_until:
+            self._flush(list(self._held))
+        for channel in [c for c in self._peers.values() if not c.open]:
+            self._drop(channel)
+        self._after()
+
+    def post(self, action: Callable[[float], list[tuple[str, Message]]]) -> None:
+        """Runs ``action(now)`` on the server's thread and sends what it gives (thread-safe)."""
+        with self._lock:
+            self._posted.append(action)
+        with contextlib.suppress(OSError):
+            os.write(self._wake_in, b"x")
+
+    def _do_posted(self, now: float) -> None:
+        with self._lock:
+            posted, self._posted = self._posted, []
+        for action in posted:
+            self._send_all(action(now), now)
+
+    @property
+    def peers(self) -> int:
+        """Connections from this host."""
+        return len(self._peers)
 
     def stop(self) -> None:
         """Ends `run` within `IDLE_SECONDS`."""
         self._stopped.set()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        channel = local.accept(self._listener, self._blocks)
+        if channel is not None:
+            self._peers[channel.number] = channel
+            self._poller.register(channel.number, self._zmq.POLLIN)
 
     def _receive(self) -> None:
         with contextlib.suppress(self._zmq.Again):
@@ -92,13 +181,56 @@ class Server:
                     now = time.monotonic()
                     self._send_all(self.shard.handle(message, now), now)
 
+    def _receive_local(self, channel: local.Channel) -> None:
+        while (messages := channel.receive()) is not None:
+            for message in messages:
+                self._channels[message.sender] = channel
+                now = time.monotonic()
+                self._send_all(self.shard.handle(message, now), now)
+
+    def _drop(self, channel: local.Channel) -> None:
+        self._poller.unregister(channel.number)
+        del self._peers[channel.number]
+        channel.close()
+        self._held.pop(channel, None)
+        for name in [n for n, c in self._channels.items() if c is channel]:
+            self.shard.lost(name, time.monotonic())
+        self._channels = {n: c for n, c in self._channels.items() if c is not channel}
+
     def _send_all(self, outgoing: list[tuple[str, Message]], now: float) -> None:
+        """Sends messages; those for one local peer as one datagram. `Received` alone is no reason
+        to wake it: it goes with the next one, or after `HOLD_SECONDS`."""
         for to, message in outgoing:
+            channel = self._channels.get(to)
+            if channel is not None:
+                copies = self._mangler.put((to, message), now, bytes_of=as_frames)
+                self._held.setdefault(channel, []).extend(message for _ in copies)
+                continue
             frames = wire.encode(message)
             if self._mangler.faults.delay:
                 frames = [bytes(frame) for frame in frames]
             for receiver, copy in self._mangler.put((to, frames), now):
                 self._send(receiver, copy)
+        if self._held:
+            if self._held_until is None:
+                self._held_until = now + HOLD_SECONDS
+            self._flush(c for c, found in self._held.items() if not _only_received(found))
+
+    def _flush(self, channels: Iterable[local.Channel]) -> None:
+        for channel in list(channels):
+            messages = self._held.pop(channel)
+            if not channel.send(messages):
+                for message in messages:
+                    self._send_by_name(channel, message)
+        if not self._held:
+            self._held_until = None
+
+    def _send_by_name(self, channel: local.Channel, message: Message) -> None:
+        """Sends over ZeroMQ what a channel could not take."""
+        if channel.open and channel.send([message]):
+            return
+        for name in [n for n, c in self._channels.items() if c is channel]:
+            self._send(name, wire.encode(message))
 
     def _send(self, to: str, frames: list[Any]) -> None:
         self.sent_bytes += sum(len(f) for f in frames)
@@ -106,258 +238,5 @@ class Server:
         self._socket.send_multipart([to.encode(), *frames], copy=True)
 
 
-class Call:
-    """A request on its way through a `Link`: wait for it, or be told."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.ticket: Ticket | None = None
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Call], None]] = []
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._done.is_set()
-
-    def finish(self, ticket: Ticket) -> None:
-        """Ends the call (by the link's thread)."""
-        with self._lock:
-            self.ticket = ticket
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self)
-
-    def then(self, callback: Callable[[Call], None]) -> None:
-        """Calls `callback` when the call has ended (at once if it has), on the link's thread."""
-        with self._lock:
-            if not self.done:
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def wait(self, deadline: float) -> Ticket:
-        """The ticket, when the call has ended.
-
-        Raises:
-            MixflowError: it failed, or did not end within `deadline` seconds.
-        """
-        if not self._done.wait(deadline) or self.ticket is None:
-            raise MixflowError(
-                f"[kvstore] expected '{self.what}' to end within {deadline:g} s, got no answer"
-            )
-        self.ticket.raise_error()
-        return self.ticket
-
-
-class Link:
-    """A worker's connection to its servers: one thread that owns sockets and `Client`.
-
-    Args:
-        client: the worker's logic.
-        addresses: where each server is.
-        faults: faults on the messages that are sent.
-        find: asks where the servers are now; called on a thread of its own when one has been
-            silent for `SILENT_SECONDS`.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        addresses: Mapping[str, str],
-        faults: Faults | None = None,
-        find: Callable[[], Mapping[str, str]] | None = None,
-    ) -> None:
-        self.client = client
-        self._find = find
-        self._finding = threading.Lock()
-        self._asked_at = 0.0
-        self.sent_bytes = self.received_bytes = 0
-        self._zmq = load("zmq", "kvstore")
-        self._context = self._zmq.Context()
-        self._addresses = dict(addresses)
-        self._sockets: dict[str, Any] = {}
-        self._mangler = Mangler(faults or Faults())
-        self._queue: list[tuple[Call, Callable[[Client, float], Ticket]]] = []
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[Call, Ticket]] = []
-        self._outgoing: dict[str, list[tuple[int, int, Message]]] = {}
-        self._flying: dict[str, dict[int, int]] = {}
-        self._order = itertools.count()
-        self._closed = False
-        self._wake_in = self._context.socket(self._zmq.PAIR)
-        self._wake_in.bind(f"inproc://wake{id(self)}")
-        self._wake_out = self._context.socket(self._zmq.PAIR)
-        self._wake_out.connect(f"inproc://wake{id(self)}")
-        self._thread = threading.Thread(target=self._run, name="mixflow-kvstore", daemon=True)
-        self._thread.start()
-
-    def call(self, what: str, make: Callable[[Client, float], Ticket]) -> Call:
-        """Runs ``make(client, now)`` on the link's thread; returns at once.
-
-        Raises:
-            MixflowError: the link is closed.
-        """
-        call = Call(what)
-        with self._lock:
-            if self._closed:
-                raise MixflowError(f"[kvstore] expected an open store for '{what}', got a closed")
-            self._queue.append((call, make))
-            # The lock also keeps callers apart on the wake-up socket.
-            self._wake_out.send(b"")
-        return call
-
-    def move(self, server: str, address: str) -> None:
-        """A server is at another address now."""
-
-        def change(client: Client, now: float) -> Ticket:
-            self._addresses[server] = address
-            old = self._sockets.pop(server, None)
-            if old is not None:
-                old.close()
-            self._flying.pop(server, None)
-            return Ticket()
-
-        self.call(f"move {server}", change)
-
-    def settle(self, deadline: float) -> None:
-        """Waits until every request, unconfirmed pushes included, is over.
-
-        Raises:
-            MixflowError: some are not within `deadline` seconds.
-        """
-        end = time.monotonic() + deadline
-        while self._queue or self.client.pending:
-            if time.monotonic() > end:
-                raise MixflowError(
-                    f"[kvstore] expected all pushes to be confirmed within {deadline:g} s, got "
-                    f"{self.client.pending} that are not"
-                )
-            time.sleep(1e-3)
-
-    def close(self, deadline: float = 5.0) -> None:
-        """Ends the thread; calls that have not ended fail. Safe to call twice."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._wake_out.send(b"")
-        self._thread.join(deadline)
-        self._wake_out.close()
-        if not self._thread.is_alive():
-            self._context.term()
-
-    def _run(self) -> None:
-        try:
-            while not self._closed:
-                self._poll()
-                self._take_calls()
-                self.client.tick(time.monotonic())
-                self._look_for_silent()
-                self._send_all()
-                self._finish_calls()
-        finally:
-            for call, _ in self._queue + self._waiting:
-                call.finish(
-                    Ticket(
-                        error=f"[kvstore] expected an open store, got it closed in '{call.what}'"
-                    )
-                )
-            for socket in self._sockets.values():
-                socket.close()
-            self._wake_in.close()
-
-    def _look_for_silent(self) -> None:
-        now = time.monotonic()
-        due = self._find is not None and now - self._asked_at > SILENT_SECONDS
-        if due and self.client.silent(now, SILENT_SECONDS) and not self._finding.locked():
-            self._asked_at = now
-            threading.Thread(target=self._find_again, daemon=True).start()
-
-    def _find_again(self) -> None:
-        """Asks for the addresses; one that has changed is connected to anew."""
-        with self._finding, contextlib.suppress(MixflowError):
-            assert self._find is not None
-            for server, address in self._find().items():
-                if self._addresses.get(server) != address:
-                    self.move(server, address)
-
-    def _poll(self) -> None:
-        poller = self._zmq.Poller()
-        poller.register(self._wake_in, self._zmq.POLLIN)
-        for socket in self._sockets.values():
-            poller.register(socket, self._zmq.POLLIN)
-        times = [self.client.next_time(), self._mangler.next_time]
-        ready = dict(poller.poll(_milliseconds(times, time.monotonic())))
-        if self._wake_in in ready:
-            with contextlib.suppress(self._zmq.Again):
-                while True:
-                    self._wake_in.recv(self._zmq.DONTWAIT)
-        for server, socket in self._sockets.items():
-            if socket in ready:
-                self._receive(server, socket)
-
-    def _receive(self, server: str, socket: Any) -> None:
-        with contextlib.suppress(self._zmq.Again):
-            while True:
-                found = socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
-                frames = [frame.buffer for frame in found]
-                self.received_bytes += sum(len(f) for f in frames)
-                with contextlib.suppress(FormatError):
-                    message = wire.decode(frames)
-                    if isinstance(message, Received):
-                        self._flying.get(server, {}).pop(message.number, None)
-                    self.client.handle(message, time.monotonic())
-
-    def _take_calls(self) -> None:
-        with self._lock:
-            calls, self._queue = self._queue, []
-        for call, make in calls:
-            try:
-                ticket = make(self.client, time.monotonic())
-            except MixflowError as error:
-                ticket = Ticket(error=str(error))
-            self._waiting.append((call, ticket))
-
-    def _finish_calls(self) -> None:
-        still = []
-        for call, ticket in self._waiting:
-            if ticket.done:
-                call.finish(ticket)
-            else:
-                still.append((call, ticket))
-        self._waiting = still
-
-    def _send_all(self) -> None:
-        for server, message in self.client.take_outgoing():
-            entry = (-getattr(message, "priority", 0), next(self._order), message)
-            heapq.heappush(self._outgoing.setdefault(server, []), entry)
-        now = time.monotonic()
-        for server, waiting in self._outgoing.items():
-            flying = self._flying.setdefault(server, {})
-            for number in [n for n in flying if not self.client.is_open(n)]:
-                del flying[number]  # failed, or confirmed without a word of its arrival
-            while waiting and sum(flying.values()) < WINDOW_BYTES:
-                message = heapq.heappop(waiting)[2]
-                frames = wire.encode(message)
-                if isinstance(message, Push):
-                    flying[message.number] = sum(len(f) for f in frames)
-                for to, copy in self._mangler.put((server, frames), now):
-                    self._send(to, copy)
-        for to, copy in self._mangler.due(now):
-            self._send(to, copy)
-
-    def _send(self, server: str, frames: list[Any]) -> None:
-        if server not in self._sockets:
-            socket = self._context.socket(self._zmq.DEALER)
-            socket.setsockopt(self._zmq.LINGER, 0)
-            socket.setsockopt_string(self._zmq.IDENTITY, self.client.name)
-            socket.connect(self._addresses[server])
-            self._sockets[server] = socket
-        self.sent_bytes += sum(len(f) for f in frames)
-        # A full queue loses the message; it is repeated like any other that got lost. Copied: to
-        # send a buffer as it is, pyzmq needs a thread of its own, which it can't start at exit.
-        with contextlib.suppress(self._zmq.Again):
-            self._sockets[server].send_multipart(frames, self._zmq.DONTWAIT, copy=True)
+def _only_received(messages: list[Message]) -> bool:
+    return all(isinstance(message, Received) for message in messages)

@@ -1,0 +1,84 @@
+"""Sums of gradients that lie where their senders keep them: nothing is copied to be added later."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from .messages import Array
+
+
+class Arena(Protocol):
+    """Where a shard keeps its values."""
+
+    def empty(self, size: int, dtype: Any) -> Array:
+        """A new flat array with any content."""
+
+    def busy(self, array: Array) -> bool:
+        """Whether somebody outside still reads it: it must not be written then."""
+
+
+class PlainArena:
+    """Values in this process's memory, which nobody else reads."""
+
+    def empty(self, size: int, dtype: Any) -> Array:
+        """A new flat array."""
+        return np.empty(size, dtype)
+
+    def busy(self, array: Array) -> bool:
+        """Never."""
+        return False
+
+
+def copied(arena: Arena, values: Array) -> Array:
+    """A flat copy of some values in an arena."""
+    made = arena.empty(values.size, values.dtype)
+    made[...] = values.reshape(-1)
+    return made
+
+
+class Sum:
+    """The sum of flat arrays of one size and `dtype`.
+
+    The last one added is only held until the next comes or the sum is asked for: whoever sent it
+    keeps it as it is until it is confirmed. So two gradients are summed in one pass.
+    """
+
+    __slots__ = ("_dtype", "_last", "_own", "_total")
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = dtype
+        self._total: Array | None = None
+        self._last: Array | None = None
+        self._own = False
+
+    def add(self, values: Array) -> None:
+        """Adds an array."""
+        if self._last is not None:
+            self._fold()
+        self._last = np.asarray(values, dtype=self._dtype)
+
+    def _fold(self) -> None:
+        last, self._last = self._last, None
+        assert last is not None
+        if self._total is None:
+            self._total = last
+        elif self._own:
+            self._total += last
+        else:
+            self._total, self._own = np.add(self._total, last, dtype=self._dtype), True
+
+    def into(self, target: Array) -> None:
+        """Writes the sum into an array."""
+        if self._total is not None and self._last is not None:
+            np.add(self._total, self._last, out=target)
+        else:
+            np.copyto(target, self._last if self._total is None else self._total)
+
+    def array(self) -> Array:
+        """The sum; it may be one of the arrays that were added."""
+        if self._last is not None:
+            self._fold()
+        assert self._total is not None
+        return self._total
