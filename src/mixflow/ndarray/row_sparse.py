@@ -443,14 +443,20 @@ def retain(data: Any, indices: Any, out: Any = None) -> RowSparseNDArray:
             raise MixflowError(f"[retain] expected a row_sparse array, got {_storage(array)}")
     if not isinstance(indices, NDArray):
         indices = _dense(np.asarray(indices), dtype=np.int64)
+    return take_rows(data, indices, data.like() if out is None else out)
 
-    def make(found: Rows, asked: Array) -> Rows:
+
+def take_rows(data: Any, indices: NDArray, target: RowSparseNDArray) -> RowSparseNDArray:
+    """Rows of a dense or row-sparse array by number, into a row-sparse one; see `retain`."""
+    target._same_shape(data, "retain")
+
+    def make(found: Any, asked: Array) -> Rows:
         numbers = _rows.wanted(asked)
         _rows.within(numbers, data.shape, "retain")
-        return Rows(numbers, _rows.take(found, numbers))
+        return Rows(
+            numbers, _rows.take(found, numbers) if isinstance(found, Rows) else found[numbers]
+        )
 
-    target = data.like() if out is None else out
-    target._same_shape(data, "retain")
     return target.fill(make, data, indices, name="retain")  # type: ignore[no-any-return]
 
 
