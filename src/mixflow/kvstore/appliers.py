@@ -8,10 +8,13 @@ import numpy as np
 
 from .. import ndarray as nd
 from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from ..ndarray.row_sparse import RowSparseNDArray
+from ..ndarray.rows import Rows
 from ..optimizer import Updater
 from ..optimizer.describe import rebuild
 from ..optimizer.optimizer import state_list
 from .messages import Array
+from .row_gradients import RowGradient, replace
 
 
 class Optimizing:
@@ -32,8 +35,8 @@ class Optimizing:
         self._weights: dict[str, nd.NDArray] = {}
         self._pending: dict[str, dict[str, Array]] = {}
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Updates `value` in place.
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+        """Updates `value` in place; the rows of a `RowGradient` alone where the optimizer can.
 
         Raises:
             MixflowError: no optimizer is set and pushes are applied one by one.
@@ -44,12 +47,34 @@ class Optimizing:
                     f"[kvstore server] expected an optimizer before a push of '{key}' to an "
                     "asynchronous store, got none; call set_optimizer"
                 )
-            value[...] = merged
+            replace(value, merged)
+            return
+        if isinstance(merged, RowGradient):
+            self._apply_rows(key, value, merged)
             return
         weight = self._weight(key, value)
         gradient = nd.array(merged, dtype=merged.dtype)
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
+
+    def _apply_rows(self, key: str, value: Array, merged: RowGradient) -> None:
+        """An update by rows: weight and states are seen as tables of rows for it."""
+        shape = (value.size // merged.width, merged.width)
+        table = value.reshape(shape)
+        weight: Any = RowSparseNDArray(shape, value.dtype)
+        weight.cell = Rows(np.arange(shape[0]), table)
+        gradient: Any = RowSparseNDArray(shape, value.dtype)
+        gradient.cell = Rows(merged.rows.numbers, merged.rows.values.astype(value.dtype))
+        self._weight(key, value)  # makes the states
+        assert self._updater is not None
+        name = self._name(key)
+        states = _as_tables(self._updater.states[name], shape)
+        self._updater.optimizer.update_multi_precision(name, weight, gradient, states)
+        weight.wait_to_read()
+        for state in state_list(states):
+            state.wait_to_read()
+        if weight.cell.values is not table:  # an optimizer that updates every row made a new one
+            table[...] = weight.asnumpy()
 
     def _weight(self, key: str, value: Array) -> nd.NDArray:
         """A tensor over the slice's own memory, with its states in place."""
@@ -134,3 +159,10 @@ class Optimizing:
             optimizer = self._updater.optimizer
             optimizer._counts[key] = int(count[0])
             optimizer.num_update = max(optimizer.num_update, int(count[0]))
+
+
+def _as_tables(state: Any, shape: tuple[int, int]) -> Any:
+    """Views of a flat state as tables of rows."""
+    if isinstance(state, (list, tuple)):
+        return tuple(_as_tables(part, shape) for part in state)
+    return None if state is None else state.view(0, shape)

@@ -155,13 +155,21 @@ class Client:
         return ticket
 
     def push(
-        self, gradients: Mapping[str, Array], now: float, *, pull: bool = False, priority: int = 0
+        self,
+        gradients: Mapping[str, Array | Gradient],
+        now: float,
+        *,
+        pull: bool = False,
+        priority: int = 0,
     ) -> Ticket:
         """Sends the next step of slices; with `pull`, the ticket ends with the new values.
 
         Without it the ticket is done at once: confirmation is awaited by `settled`.
         """
-        coded = {key: Gradient((), values) for key, values in gradients.items()}
+        coded = {
+            key: values if isinstance(values, Gradient) else Gradient((), values)
+            for key, values in gradients.items()
+        }
         return self.push_coded(coded, now, pull=pull, priority=priority)
 
     def push_coded(
@@ -198,12 +206,20 @@ class Client:
             self._start(server, message, ticket, now, wanted=wanted, unapplied=set(keys))
         return ticket
 
-    def pull(self, slices: Iterable[str], now: float, *, priority: int = 0) -> Ticket:
-        """Asks for slices at this worker's clocks."""
+    def pull(
+        self,
+        slices: Iterable[str],
+        now: float,
+        *,
+        priority: int = 0,
+        rows: Mapping[str, Array] | None = None,
+    ) -> Ticket:
+        """Asks for slices at this worker's clocks; for `rows` of them, as `Pull` says, if given."""
         ticket = Ticket()
         for server, keys in self._by_server(slices).items():
             clocks = {key: self.last.get(key, self._first - 1) + 1 for key in keys}
-            message = Pull(self.name, self._next(), self.worker, clocks, priority)
+            asked = {key: rows[key] for key in keys if key in rows} if rows else {}
+            message = Pull(self.name, self._next(), self.worker, clocks, priority, asked)
             self._start(server, message, ticket, now, wanted=set(keys))
         return ticket
 
@@ -238,7 +254,7 @@ class Client:
         """Asks every server for its `Report`."""
         return self.tell(servers, Ask, now)
 
-    def place(self, server: str, keys: Mapping[str, tuple[int, str, int]], now: float) -> Ticket:
+    def place(self, server: str, keys: Mapping[str, tuple[Any, ...]], now: float) -> Ticket:
         """Asks where keys live: by key, elements, dtype, bytes per element."""
         return self.tell([server], lambda me, n: Place(me, n, dict(keys)), now)
 

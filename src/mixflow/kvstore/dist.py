@@ -13,17 +13,20 @@ import itertools
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _rt
 from ..errors import MixflowError, ShapeError
-from ..ndarray import NDArray
+from ..ndarray import NDArray, rows
+from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
+from ..ndarray.rows import Rows
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from .base import KVStoreBase, as_arrays, check_new, lookup, pairs
+from . import row_gradients
+from .base import KVStore, KVStoreBase, as_arrays, check_new, lookup, pairs, pulled, row_requests
 from .client import Client, Ticket
 from .compression import Compression
 from .local import LocalKVStore
@@ -39,11 +42,13 @@ START_SECONDS = 60.0
 
 
 class Key:
-    """What a worker knows of a key: entry, shape, tag (order of its pushes and pulls)."""
+    """What a worker knows of a key: entry, shape, values per row (0: dense), tag (order of its
+    pushes and pulls)."""
 
-    def __init__(self, entry: Entry, shape: tuple[int, ...]) -> None:
+    def __init__(self, entry: Entry, shape: tuple[int, ...], width: int = 0) -> None:
         self.entry = entry
         self.shape = shape
+        self.width = width
         self.tag = _rt.core.Tag()
         self.residual: Array | None = None
 
@@ -57,7 +62,7 @@ class Key:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-class DistKVStore(KVStoreBase):
+class DistKVStore(KVStore):
     """A worker's store.
 
     Args:
@@ -154,20 +159,26 @@ class DistKVStore(KVStoreBase):
         named = [(k, as_arrays(v)[0]) for k, v in pairs(key, value)]
         for k, _ in named:
             check_new(k, self._keys)
-        arrays = {str(k): v.asnumpy() for k, v in named}
-        entries = self._place(arrays)
+        entries = self._place(named)
         for k, v in named:
-            made = self._keys[k] = Key(Entry.from_json(entries[str(k)]), v.shape)
+            entry = Entry.from_json(entries[str(k)])
+            made = self._keys[k] = Key(entry, v.shape, _width(v))
             self._homes.update({s.name: self._servers[s.server] for s in made.entry.slices})
-        flat = {k: arrays[str(k)].reshape(-1) for k, _ in named}
-        first = self._gather(flat)
         if self._rank == 0:
+            first = self._gather({k: v.asnumpy().reshape(-1) for k, v in named})
             self._wait("init", lambda client, now: client.init(first, now))
         else:
-            self._wait("init", lambda client, now: client.pull(first, now))
+            slices = {s.name: self._keys[k] for k, _ in named for s in self._keys[k].entry.slices}
+            # Of a table no row is asked for: only whether it is there.
+            rows = {name: np.array([key.width]) for name, key in slices.items() if key.width}
+            self._wait("init", lambda client, now: client.pull(slices, now, rows=rows))
 
-    def _place(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
-        keys = {k: (a.size, a.dtype.str, a.itemsize) for k, a in arrays.items()}
+    def _place(self, named: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+        keys: dict[str, tuple[Any, ...]] = {}
+        for k, v in named:
+            dtype = np.dtype(v.dtype)
+            row = (_width(v),) if _width(v) else ()
+            keys[str(k)] = (v.size, dtype.str, dtype.itemsize, *row)
         ticket = self._wait("init", lambda client, now: client.place(self._servers[0], keys, now))
         return ticket.entries
 
@@ -188,6 +199,9 @@ class DistKVStore(KVStoreBase):
         for k, v in pairs(key, value):
             known = lookup(k, self._keys)
             merged = self._merge(k, as_arrays(v), known)
+            if isinstance(merged, RowSparseNDArray):
+                self._push_rows(k, known, merged, priority)
+                continue
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
@@ -195,15 +209,30 @@ class DistKVStore(KVStoreBase):
 
             _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
 
+    def _push_rows(self, key: Any, known: Key, merged: RowSparseNDArray, priority: int) -> None:
+        """A push of rows and their values alone."""
+
+        def send() -> None:
+            self._send_rate()
+            coded = row_gradients.gradients(known.entry.slices, known.width, merged.cell)
+            self._link.call("push", lambda c, now: c.push(coded, now, priority=priority))
+
+        _rt.core.push(send, [merged.tag], [known.tag], f"push {key}", priority)
+
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
     ) -> None:
-        """Reads each key into every array of `out`, when the policy allows it."""
+        """Reads each key into every array of `out`, when the policy allows it.
+
+        Row_sparse arrays are left as they are, with a warning, unless `ignore_sparse` is false.
+        """
         if out is None:
             raise MixflowError("[kvstore] expected 'out' in pull, got None")
         for k, o in pairs(key, out):
-            known, targets = lookup(k, self._keys), as_arrays(o)
+            known, targets = lookup(k, self._keys), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
+            if not targets:
+                continue
 
             def ask(known: Key = known) -> Call:
                 slices = [s.name for s in known.entry.slices]
@@ -214,8 +243,15 @@ class DistKVStore(KVStoreBase):
             self._receive(f"pull {k}", known, [], targets, ask, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """`push`, then `pull` into `out` (or back into `value`), in one round trip."""
+        """`push`, then `pull` into `out` (or back into `value`), in one round trip.
+
+        With row_sparse arrays it is two, and those of `out` are left as they are, as by `pull`.
+        """
         targets = value if out is None else out
+        if any(isinstance(a, BaseSparseNDArray) for a in _flat([value, targets])):
+            self.push(key, value, priority)
+            self.pull(key, targets, priority)
+            return
         for (k, v), (_, o) in zip(pairs(key, value), pairs(key, targets), strict=True):
             known, outs = lookup(k, self._keys), as_arrays(o)
             merged = self._merge(k, as_arrays(v), known)
@@ -235,12 +271,56 @@ class DistKVStore(KVStoreBase):
     def row_sparse_pull(
         self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
     ) -> None:
-        """Rows of sparse arrays.
+        """Reads rows of each key into every row_sparse array of `out`; only they travel.
+
+        Args:
+            key, out, row_ids: as in `LocalKVStore.row_sparse_pull`.
+            priority: larger ones go first.
 
         Raises:
-            MixflowError: always: there are no row-sparse arrays yet.
+            MixflowError: no `out` or `row_ids`, an out that is not row_sparse, or a key that was
+                not initialised with a row_sparse value; or, when an out is read, a row outside of
+                the array.
+            ShapeError: an out of another shape.
         """
-        raise MixflowError("[kvstore] expected dense arrays, got a call of row_sparse_pull")
+        for k, wanted in row_requests(key, out, row_ids):
+            known = lookup(k, self._keys)
+            self._check_shapes(k, [target for target, _ in wanted], known)
+            if not known.width:
+                raise MixflowError(
+                    f"[kvstore] expected key {k!r} to be initialised as row_sparse, got a dense one"
+                )
+            for target, ids in wanted:
+                self._read_rows(k, known, target, ids, priority)
+
+    def _read_rows(self, key: Any, known: Key, target: Any, ids: NDArray, priority: int) -> None:
+        handle, slices = _rt.core.fresh_handle(ids), known.entry.slices
+
+        def start(completion: _rt.Completion) -> None:
+            try:
+                numbers = rows.wanted(handle.to_numpy())
+                rows.within(numbers, known.shape, "row_sparse_pull")
+                asked = row_gradients.requests(slices, known.width, numbers)
+                call = self._link.call(
+                    "row_sparse_pull",
+                    lambda c, now: c.pull(asked, now, priority=priority, rows=asked),
+                )
+            except MixflowError as error:
+                completion.done(str(error))
+                return
+            build = row_gradients.joined(slices, numbers, known.shape, target.dtype)
+
+            def finish(call: Call) -> None:
+                assert call.ticket is not None
+                if not call.ticket.error:
+                    target.set_rows(build(call.ticket.values))
+                completion.done(call.ticket.error or None)
+
+            call.then(finish)
+
+        tags = [target.tag, known.tag]
+        name = f"row_sparse_pull {key}"
+        _rt.core.push(start, [ids], tags, name, priority, asynchronous=True)
 
     def _check_shapes(self, key: Any, arrays: Any, known: Key) -> None:
         for array in arrays:
@@ -249,10 +329,17 @@ class DistKVStore(KVStoreBase):
                     f"[kvstore] expected shape {known.shape} for key {key!r}, got {array.shape}"
                 )
 
-    def _merge(self, key: Any, values: Any, known: Key) -> NDArray:
-        """The sum over contexts."""
+    def _merge(self, key: Any, values: Any, known: Key) -> Any:
+        """The sum over contexts; dense where the key is, or where one value is."""
         self._check_shapes(key, values, known)
-        return LocalKVStore.sum(values)
+        merged = LocalKVStore.sum(values)
+        if not isinstance(merged, BaseSparseNDArray):
+            return merged
+        if self._compression is not None:
+            raise MixflowError(
+                f"[gradient compression] expected dense gradients of {key!r}, got {merged.stype}"
+            )
+        return merged if known.width else merged.tostype("default")
 
     def _push(self, known: Key, values: Array, priority: int, pull: bool) -> Call:
         """Hands one step of a key to the link; called in the order of the key's tag."""
@@ -289,7 +376,9 @@ class DistKVStore(KVStoreBase):
         priority: int,
     ) -> None:
         """A task that asks, and ends when the answer stands in the targets."""
-        handles = [_rt.core.fresh_handle(target) for target in targets]
+        dense = [t for t in targets if not isinstance(t, BaseSparseNDArray)]
+        sparse = [t for t in targets if isinstance(t, RowSparseNDArray)]
+        handles = [_rt.core.fresh_handle(target) for target in dense]
 
         def start(completion: _rt.Completion) -> None:
             def finish(call: Call) -> None:
@@ -299,11 +388,15 @@ class DistKVStore(KVStoreBase):
                     values = known.whole(ticket.values)
                     for handle in handles:
                         handle.copy_from_numpy(values.reshape(known.shape))
+                    for target in sparse:
+                        every = np.arange(known.shape[0])
+                        target.set_rows(Rows(every, values.reshape(known.shape)))
                 completion.done(ticket.error or None)
 
             ask().then(finish)
 
-        _rt.core.push(start, reads, [*targets, known.tag], name, priority, asynchronous=True)
+        tags = [*dense, *(target.tag for target in sparse), known.tag]
+        _rt.core.push(start, reads, tags, name, priority, asynchronous=True)
 
     # -- settings
 
@@ -450,6 +543,21 @@ class DistKVStore(KVStoreBase):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The arrays in nested lists."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _flat(one)
+    else:
+        yield value
+
+
+def _width(value: Any) -> int:
+    """Values per row of a row_sparse array; 0 of a dense one."""
+    sparse = isinstance(value, RowSparseNDArray) and value.size
+    return value.size // value.shape[0] if sparse else 0
 
 
 for _name in NAMES:

@@ -1,6 +1,8 @@
 """Level 1 inside one process: merge over contexts, update, copy back.
 
-Values may be row_sparse: their sums and updates touch the rows that are there. Everything is pushed to the engine: push and pull return at once, and the order per key comes from
+Values may be row_sparse: their sums and updates touch the rows that are there.
+
+Everything is pushed to the engine: push and pull return at once, and the order per key comes from
 the tags of the stored arrays. `priority` is taken for the API's sake: per-key order does the rest.
 """
 

@@ -43,6 +43,7 @@ from .messages import (
     Values,
 )
 from .policy import Member, Part, Policy, Progress, Verdict
+from .row_gradients import RowGradient, add, added, chosen, replace
 from .sharding import Directory
 
 Outgoing = list[tuple[str, Message]]
@@ -51,8 +52,9 @@ Outgoing = list[tuple[str, Message]]
 class Applier(Protocol):
     """Turns a merged gradient into a new value. Owned by one shard."""
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Updates `value` (flat, in place) with `merged` (same shape), a sum of `count` parts."""
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+        """Updates `value` (flat, in place) with `merged` (same shape, or `RowGradient`), a sum of
+        `count` parts."""
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes a setting of `Configure`.
@@ -123,9 +125,9 @@ class Memory:
 class Assign:
     """No optimizer: a round's sum replaces the value, as in a store without an updater."""
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
         """Copies the merged gradient over the value."""
-        value[...] = merged
+        replace(value, merged)
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes no setting."""
@@ -142,20 +144,22 @@ class Assign:
 class Add(Assign):
     """Additive values: a table's increments."""
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
         """Adds the merged increments to the value."""
-        value += merged
+        add(value, merged)
 
 
 @dataclass(slots=True)
 class Reader:
-    """A read that waits: who asked, under which number, at which clock, since when."""
+    """A read that waits: who asked, under which number, at which clock, since when, for which
+    rows (None: all)."""
 
     sender: str
     number: int
     worker: int
     clock: int
     since: float
+    rows: Array | None = None
 
 
 @dataclass(slots=True)
@@ -164,7 +168,7 @@ class Slot:
 
     value: Array
     progress: Progress = field(default_factory=Progress)
-    sums: dict[int, Array] = field(default_factory=dict)
+    sums: dict[int, Any] = field(default_factory=dict)
     pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     readers: list[Reader] = field(default_factory=list)
 
@@ -197,7 +201,7 @@ class Shard:
         deadline: float = 60.0,
         give_up: bool = False,
         incarnation: int = 0,
-        decode: Callable[[Gradient, int], Array] = _plain,
+        decode: Callable[[Gradient, int], Any] = _plain,
     ) -> None:
         self.name = name
         self.policy = policy
@@ -389,7 +393,7 @@ class Shard:
             self._park(message, now, refused)
         self._settle(message.gradients, now)
 
-    def _checked(self, key: str, gradient: Gradient) -> Array:
+    def _checked(self, key: str, gradient: Gradient) -> Any:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""
         slot = self._slot(key)
         values = self._decode(gradient, slot.value.size)
@@ -400,7 +404,7 @@ class Shard:
             )
         if not gradient.parts:
             raise MixflowError(f"[kvstore server {self.name}] expected parts for '{key}', got none")
-        return values.reshape(-1)
+        return values if isinstance(values, RowGradient) else values.reshape(-1)
 
     def _verdicts(self, key: str, parts: Iterable[Part]) -> list[Verdict]:
         progress = self.slots[key].progress
@@ -423,7 +427,7 @@ class Shard:
                 return True
         return False
 
-    def _take(self, key: str, parts: tuple[Part, ...], values: Array, message: Push) -> bool:
+    def _take(self, key: str, parts: tuple[Part, ...], values: Any, message: Push) -> bool:
         """Takes new parts; True when they are applied and durable at once."""
         slot = self.slots[key]
         steps = {part.step for part in parts}
@@ -439,10 +443,7 @@ class Shard:
             )
         step = steps.pop()
         self.policy.admit(slot.progress, parts, self.members)
-        if step in slot.sums:
-            slot.sums[step] += values
-        else:
-            slot.sums[step] = np.array(values, dtype=slot.value.dtype, copy=True)
+        slot.sums[step] = added(slot.sums.get(step), values, slot.value.dtype)
         self._await(slot, step, message)
         return False
 
@@ -466,7 +467,8 @@ class Shard:
 
     def _pull(self, message: Pull, now: float) -> None:
         for key, clock in message.clocks.items():
-            reader = Reader(message.sender, message.number, message.worker, clock, now)
+            rows = message.rows.get(key)
+            reader = Reader(message.sender, message.number, message.worker, clock, now, rows)
             slot = self.slots.get(key)
             _add(slot.readers if slot else self._early.setdefault(key, []), reader)
         self._settle(filter(self.slots.__contains__, message.clocks), now)
@@ -530,7 +532,7 @@ class Shard:
         """Closes the rounds that are complete, and answers the reads that have become possible:
         one message per request, whatever the number of its slices."""
         confirmed: dict[tuple[str, int], list[str]] = {}
-        ready: dict[tuple[str, int], list[str]] = {}
+        ready: dict[tuple[str, int], dict[str, Array | None]] = {}
         for key in keys:
             slot = self.slots[key]
             while self.policy.complete(slot.progress, self.members):
@@ -538,13 +540,21 @@ class Shard:
                     confirmed.setdefault(request, []).append(key)
             for reader in [r for r in slot.readers if not self._missing(slot, r)]:
                 slot.readers.remove(reader)
-                ready.setdefault((reader.sender, reader.number), []).append(key)
+                ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), done in confirmed.items():
             self._confirm(sender, number, done)
         for (sender, number), found in ready.items():
-            values = {key: self.slots[key].value for key in found}
-            versions = {key: self.slots[key].progress.version for key in found}
-            self._send(sender, Values(self.name, number, values, versions, self.incarnation))
+            self._answer(sender, number, found)
+
+    def _answer(self, sender: str, number: int, found: dict[str, Array | None]) -> None:
+        """Sends slices, or rows of them, to a reader."""
+        try:
+            values = {key: chosen(self.slots[key].value, rows) for key, rows in found.items()}
+        except MixflowError as error:  # the reader's mistake, not that of who made it readable
+            self._send(sender, Failed(self.name, number, str(error)))
+            return
+        versions = {key: self.slots[key].progress.version for key in found}
+        self._send(sender, Values(self.name, number, values, versions, self.incarnation))
 
     def _close(self, key: str, slot: Slot) -> list[tuple[str, int]]:
         """Applies a complete round; returns the pushes that it held."""

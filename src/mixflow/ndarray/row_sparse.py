@@ -261,11 +261,14 @@ class RowSparseNDArray(BaseSparseNDArray):
         """
 
         def task(*values: Any) -> None:
-            made = make(*values[:-1])
-            self.cell = Rows(made.numbers, np.asarray(made.values, self._dtype))
+            self.set_rows(make(*values[:-1]))
 
         push(task, sources, [self], name)
         return self
+
+    def set_rows(self, made: Rows) -> None:
+        """Sets the stored rows now; for a task that holds `tag`."""
+        self.cell = Rows(made.numbers, np.asarray(made.values, self._dtype))
 
     def set_dense(self, source: Any, every_row: bool = False) -> None:
         """Takes the values of a dense array: its rows that are not 0, or every row."""
