@@ -211,6 +211,8 @@ class RowSparseNDArray(BaseSparseNDArray):
     """
 
     stype = "row_sparse"
+    #: Not iterable: the core would take it, given as `out`, for an empty list of arrays.
+    __iter__ = None
     __slots__ = ("_dtype", "cell", "context", "shape", "tag")
 
     def __init__(self, shape: Sequence[int], dtype: Any = None, ctx: Context | None = None) -> None:

@@ -52,7 +52,8 @@ def call(op: ir.Operator, inputs: Sequence[Any], params: dict[str, Any], out: An
         if done is not None:
             return done
     made = NotImplemented
-    if op.name in RULES and not _rt.core.is_recording():
+    ruled = op.name in RULES and any(map(is_sparse, inputs))
+    if ruled and not _rt.core.is_recording():
         made = RULES[op.name](inputs, params)
     if made is NotImplemented:
         made = _fall_back(op, inputs, params)
