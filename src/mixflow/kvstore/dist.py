@@ -162,6 +162,8 @@ class DistKVStore(KVStore):
         entries = self._place(named)
         for k, v in named:
             entry = Entry.from_json(entries[str(k)])
+            if _width(v):
+                row_gradients.check_slices(entry.slices, _width(v))
             made = self._keys[k] = Key(entry, v.shape, _width(v))
             self._homes.update({s.name: self._servers[s.server] for s in made.entry.slices})
         if self._rank == 0:

@@ -124,19 +124,24 @@ def add(value: Array, merged: Any) -> None:
 # -- a worker's side
 
 
-def split(slices: Sequence[Slice], width: int, numbers: Array) -> dict[str, slice]:
-    """Which of some sorted row numbers of the key lie in which of its slices.
+def check_slices(slices: Sequence[Slice], width: int) -> None:
+    """A key's slices begin at rows.
 
     Raises:
-        MixflowError: a slice that does not begin at a row: another worker made the key dense.
+        MixflowError: one does not: another worker made the key dense.
     """
-    found = {}
     for piece in slices:
         if piece.begin % width or piece.end % width:
             raise MixflowError(
                 f"[kvstore] expected slices of whole rows of {width} values, got '{piece.name}' "
                 f"from {piece.begin} to {piece.end}: initialise the key as row_sparse everywhere"
             )
+
+
+def split(slices: Sequence[Slice], width: int, numbers: Array) -> dict[str, slice]:
+    """Which of some sorted row numbers of the key lie in which of its slices."""
+    found = {}
+    for piece in slices:
         bounds = np.searchsorted(numbers, (piece.begin // width, piece.end // width))
         found[piece.name] = slice(*map(int, bounds))
     return found

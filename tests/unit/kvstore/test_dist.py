@@ -33,7 +33,7 @@ def job(workers, servers=1, **options):
     """Servers on threads, and one store per worker."""
     options = StoreOptions(**{"deadline": 20.0, "bound": 100, **options})
     with ExitStack() as stack:
-        addresses = {}
+        addresses, servers_up = {}, []
         for number in range(servers):
             shard = Shard(
                 f"server{number}",
@@ -50,7 +50,8 @@ def job(workers, servers=1, **options):
             thread = threading.Thread(target=server.run)
             thread.start()
             stack.callback(thread.join, 5)
-            stack.callback(server.stop)
+            servers_up.append(server)
+        stack.callback(lambda: [server.stop() for server in servers_up])
         stores = [
             DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
         ]
