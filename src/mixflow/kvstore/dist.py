@@ -453,7 +453,13 @@ class DistKVStore(KVStore):
         """
         raise MixflowError("[kvstore] expected a store of one process to save states, got a job's")
 
-    load_optimizer_states = save_optimizer_states
+    def load_optimizer_states(self, fname: str) -> None:
+        """The states lie on the servers.
+
+        Raises:
+            MixflowError: always.
+        """
+        raise MixflowError("[kvstore] expected a store of one process to load states, got a job's")
 
     def set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
         """Updaters run in one process only.
