@@ -23,6 +23,9 @@ from .ndarray import FLUENT, NDArray
 from .register import function, registered
 from .rows import Array, Rows
 
+#: Calls on row-sparse arrays that autograd can follow: ``(inputs, result)`` puts one on the tape.
+RECORDED: dict[str, Callable[[Sequence[Any], Any], None]] = {}
+
 
 class BaseSparseNDArray:
     """What sparse arrays share. It is no NDArray: functions of `mx.nd` take either.
@@ -213,7 +216,7 @@ class RowSparseNDArray(BaseSparseNDArray):
     stype = "row_sparse"
     #: Not iterable: the core would take it, given as `out`, for an empty list of arrays.
     __iter__ = None
-    __slots__ = ("_dtype", "cell", "context", "shape", "tag")
+    __slots__ = ("_dtype", "autograd", "cell", "context", "shape", "tag")
 
     def __init__(self, shape: Sequence[int], dtype: Any = None, ctx: Context | None = None) -> None:
         self.shape = tuple(int(d) for d in shape)
@@ -224,6 +227,8 @@ class RowSparseNDArray(BaseSparseNDArray):
         #: What the task that holds `tag` reads or fills: the stored rows.
         self.cell = _rows.none_of(self.shape, self._dtype)
         self.tag = _rt.core.Tag()
+        #: Slot for the tape, as that of a dense array.
+        self.autograd: Any = None
 
     @property
     def dtype(self) -> Any:
@@ -376,7 +381,10 @@ class RowSparseNDArray(BaseSparseNDArray):
         if stype != "default":
             raise DTypeError(f"[tostype] expected 'default' or 'row_sparse', got {stype!r}")
         made = _rt.core.empty(self.shape, dtypes.code(self._dtype), self.context.key)
-        return self.copyto(made)
+        self.copyto(made)
+        if self.autograd is not None and _rt.core.is_recording():
+            RECORDED["cast_storage"]([self], made)
+        return made
 
     def retain(self, indices: Any) -> RowSparseNDArray:
         """The rows of these numbers alone; those that are not stored are rows of 0.

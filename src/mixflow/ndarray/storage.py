@@ -17,11 +17,12 @@ from .. import dtype as dtypes
 from ..errors import MixflowError, ParamError, ShapeError
 from . import lazy, register
 from . import rows as _rows
+from .creation import empty as _dense_empty
 from .creation import zeros as _dense_zeros
 from .csr import CSRNDArray, csr_matrix
 from .ndarray import NDArray, install_methods
 from .register import function
-from .row_sparse import BaseSparseNDArray, RowSparseNDArray
+from .row_sparse import RECORDED, BaseSparseNDArray, RowSparseNDArray, push
 from .rows import Array, Rows
 
 #: Elements of dense products that are held at a time.
@@ -52,11 +53,14 @@ def call(op: ir.Operator, inputs: Sequence[Any], params: dict[str, Any], out: An
         if done is not None:
             return done
     made = NotImplemented
+    recording = _rt.core.is_recording()
     ruled = op.name in RULES and any(map(is_sparse, inputs))
-    if ruled and not _rt.core.is_recording():
+    if ruled and (not recording or op.name in RECORDED):
         made = RULES[op.name](inputs, params)
     if made is NotImplemented:
         made = _fall_back(op, inputs, params)
+    elif recording:
+        RECORDED[op.name](inputs, made)
     return made if out is None else _into(out, made)
 
 
@@ -251,6 +255,25 @@ def _dot(inputs: Sequence[Any], params: dict[str, Any]) -> Any:
     made = RowSparseNDArray(shape, left.dtype, right.context)
     made.fill(lambda values: lines.times(values), right, name="dot")
     return made if stype == "row_sparse" else made.tostype("default")
+
+
+@rule("Embedding")
+def _embedding(inputs: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Rows of a row-sparse table; those that are not stored are rows of 0."""
+    data, table = inputs
+    shape = (params["input_dim"], params["output_dim"])
+    if not isinstance(table, RowSparseNDArray) or not isinstance(data, NDArray):
+        return NotImplemented
+    if table.shape != shape:
+        raise ShapeError(f"[Embedding] expected a weight of shape {shape}, got {table.shape}")
+    made = _dense_empty((*data.shape, shape[1]), data.context, table.dtype)
+
+    def look_up(ids: Array, found: Rows, out: Array) -> None:
+        held = np.clip(ids.astype(np.int64), 0, shape[0] - 1)
+        out[...] = _rows.take(found, held.reshape(-1)).reshape(out.shape)
+
+    push(look_up, [data, table], [made], "Embedding")
+    return made
 
 
 # -- making
