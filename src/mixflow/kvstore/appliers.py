@@ -34,6 +34,8 @@ class Optimizing:
         self._updater: Updater | None = None
         self._weights: dict[str, nd.NDArray] = {}
         self._pending: dict[str, dict[str, Array]] = {}
+        #: Row numbers of slices that were updated by rows: as many bytes as rows, made once.
+        self._numbers: dict[str, Array] = {}
 
     def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
         """Updates `value` in place; the rows of a `RowGradient` alone where the optimizer can.
@@ -62,7 +64,9 @@ class Optimizing:
         shape = (value.size // merged.width, merged.width)
         table = value.reshape(shape)
         weight: Any = RowSparseNDArray(shape, value.dtype)
-        weight.cell = Rows(np.arange(shape[0]), table)
+        if key not in self._numbers:
+            self._numbers[key] = np.arange(shape[0])
+        weight.cell = Rows(self._numbers[key], table)
         gradient: Any = RowSparseNDArray(shape, value.dtype)
         gradient.cell = Rows(merged.rows.numbers, merged.rows.values.astype(value.dtype))
         self._weight(key, value)  # makes the states

@@ -151,7 +151,6 @@ class _Place:
         if not isinstance(place, RowSparseNDArray):
             self.array, self.at = place, numbers
             return
-        place.cell = _rows.with_rows(place.cell, numbers)
-        full = len(place.cell.numbers) == place.shape[0]
+        place.cell = _rows.with_rows(place.cell, numbers, place.shape[0])
         self.array = place.cell.values
-        self.at = numbers if full else np.searchsorted(place.cell.numbers, numbers)
+        self.at = _rows.positions(place.cell, numbers, place.shape[0])

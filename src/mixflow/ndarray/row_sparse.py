@@ -466,9 +466,9 @@ def take_rows(data: Any, indices: NDArray, target: RowSparseNDArray) -> RowSpars
     def make(found: Any, asked: Array) -> Rows:
         numbers = _rows.wanted(asked)
         _rows.within(numbers, data.shape, "retain")
-        return Rows(
-            numbers, _rows.take(found, numbers) if isinstance(found, Rows) else found[numbers]
-        )
+        if not isinstance(found, Rows):
+            return Rows(numbers, found[numbers])
+        return Rows(numbers, _rows.take(found, numbers, data.shape[0]))
 
     return target.fill(make, data, indices, name="retain")  # type: ignore[no-any-return]
 

@@ -88,8 +88,10 @@ def to_dense(rows: Rows, shape: tuple[int, ...]) -> Array:
     return made
 
 
-def take(rows: Rows, numbers: Array) -> Array:
-    """Values of these rows, 0 where a row is not stored."""
+def take(rows: Rows, numbers: Array, height: int = -1) -> Array:
+    """Values of these rows, 0 where a row is not stored (of an array of `height` rows, if known)."""
+    if len(rows.numbers) == height:
+        return rows.values[numbers]
     if len(rows.numbers) == 0:
         return np.zeros((len(numbers), *rows.values.shape[1:]), rows.values.dtype)
     at = np.searchsorted(rows.numbers, numbers)
@@ -119,10 +121,22 @@ def multiply(left: Rows, right: Rows) -> Rows:
     return Rows(numbers, take(left, numbers) * take(right, numbers))
 
 
-def with_rows(rows: Rows, numbers: Array) -> Rows:
+def positions(rows: Rows, numbers: Array, height: int) -> Array:
+    """Where stored rows of an array of `height` rows lie among the values."""
+    full = len(rows.numbers) == height  # then each lies at its own number
+    return numbers if full else np.searchsorted(rows.numbers, numbers)
+
+
+def with_rows(rows: Rows, numbers: Array, height: int) -> Rows:
     """The same with rows of 0 for those of `numbers` that are not stored."""
+    at = positions(rows, numbers, height)
+    if at is numbers:
+        return rows
+    known = at < len(rows.numbers)
+    if known.all() and (rows.numbers[at] == numbers).all():
+        return rows
     union = np.union1d(rows.numbers, numbers)
-    return rows if len(union) == len(rows.numbers) else Rows(union, take(rows, union))
+    return Rows(union, take(rows, union))
 
 
 def sum_equal(numbers: Array, values: Array) -> Rows:

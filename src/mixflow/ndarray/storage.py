@@ -270,7 +270,7 @@ def _embedding(inputs: Sequence[Any], params: dict[str, Any]) -> Any:
 
     def look_up(ids: Array, found: Rows, out: Array) -> None:
         held = np.clip(ids.astype(np.int64), 0, shape[0] - 1)
-        out[...] = _rows.take(found, held.reshape(-1)).reshape(out.shape)
+        out[...] = _rows.take(found, held.reshape(-1), shape[0]).reshape(out.shape)
 
     push(look_up, [data, table], [made], "Embedding")
     return made

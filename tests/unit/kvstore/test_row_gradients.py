@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
+import mixflow as mx
 from mixflow.errors import FormatError, MixflowError
 from mixflow.kvstore import row_gradients, wire
+from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.compression import decode
-from mixflow.kvstore.messages import Failed, Gradient, Init, Pull, Push, Values
+from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
 from mixflow.kvstore.policy import Part, Sync
 from mixflow.kvstore.row_gradients import RowGradient, pack
-from mixflow.kvstore.server import Add, Assign, Shard
+from mixflow.kvstore.server import Add, Assign, Memory, Shard
 from mixflow.kvstore.sharding import Directory, Slice
 from mixflow.ndarray.rows import Rows
+from mixflow.optimizer.describe import describe
 
 
 def rows(numbers, width=2, value=1.0, dtype="float32"):
@@ -100,6 +103,32 @@ def test_slices_of_tables_begin_at_rows():
     assert {k: v.tolist() for k, v in asked.items()} == {"t/0": [7, 1], "t/2": [7, 22]}
     with pytest.raises(MixflowError, match="initialise the key as row_sparse everywhere"):
         row_gradients.check_slices([Slice("t/0", 0, 0, 5)], 2)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "ftrl", "rmsprop"])
+def test_a_restarted_shard_goes_on_with_the_states_of_rows(name):
+    def shard(ledger=None, incarnation=0):
+        options = {"workers": 1, "decode": decode, "incarnation": incarnation}
+        return Shard("s", Sync(), Optimizing(), ledger=ledger, **options)
+
+    ledger = Memory(keep=True)
+    servers = [shard(), shard(ledger)]
+    extra = {"momentum": 0.9} if name == "sgd" else {}
+    text = describe(mx.optimizer.create(name, learning_rate=0.1, **extra))
+    for server in servers:
+        server.handle(Init("worker0", 1, {"t/0": np.ones(8, "f4")}), 0)
+        server.handle(Configure("worker0", 2, "optimizer", text), 0)
+    for step, numbers in enumerate(([0, 2], [2], [2, 3], [1])):
+        if step == 2:
+            servers[1] = shard(ledger, 1)
+        for server in servers:
+            gradient = pack(rows(numbers, value=step + 1.0))
+            gradient.parts = (Part(0, step),)
+            server.handle(Push("worker0", 3 + step, {"t/0": gradient}), 0)
+    first, second = (server.slots["t/0"] for server in servers)
+    np.testing.assert_array_equal(first.value, second.value)
+    assert second.progress.version == 4
+    assert (first.value[2:4] != 1).all()
 
 
 class TestServer:
