@@ -89,7 +89,7 @@ def to_dense(rows: Rows, shape: tuple[int, ...]) -> Array:
 
 
 def take(rows: Rows, numbers: Array, height: int = -1) -> Array:
-    """Values of these rows, 0 where a row is not stored (of an array of `height` rows, if known)."""
+    """Values of these rows, 0 where one is not stored; `height` of the whole array if known."""
     if len(rows.numbers) == height:
         return rows.values[numbers]
     if len(rows.numbers) == 0:
