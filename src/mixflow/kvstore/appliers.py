@@ -55,7 +55,7 @@ class Optimizing:
             self._apply_rows(key, value, merged)
             return
         weight = self._weight(key, value)
-        gradient = nd.array(merged, dtype=merged.dtype)
+        gradient = nd.array(merged, dtype=self._gradient_dtype(weight, merged))
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
 
@@ -67,8 +67,9 @@ class Optimizing:
         if key not in self._numbers:
             self._numbers[key] = np.arange(shape[0])
         weight.cell = Rows(self._numbers[key], table)
-        gradient: Any = RowSparseNDArray(shape, value.dtype)
-        gradient.cell = Rows(merged.rows.numbers, merged.rows.values.astype(value.dtype))
+        dtype = self._gradient_dtype(weight, merged.rows.values)
+        gradient: Any = RowSparseNDArray(shape, dtype)
+        gradient.set_rows(merged.rows)
         self._weight(key, value)  # makes the states
         assert self._updater is not None
         name = self._name(key)
@@ -79,6 +80,12 @@ class Optimizing:
             state.wait_to_read()
         if weight.cell.values is not table:  # an optimizer that updates every row made a new one
             table[...] = weight.asnumpy()
+
+    def _gradient_dtype(self, weight: Any, merged: Array) -> Any:
+        """Sums of 16-bit gradients are float32; they stay so for a float32 copy of the weight."""
+        assert self._updater is not None
+        keeps = self._updater.optimizer._needs_master(weight)
+        return merged.dtype if keeps else weight.dtype
 
     def _weight(self, key: str, value: Array) -> nd.NDArray:
         """A tensor over the slice's own memory, with its states in place."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import MixflowError
+from ..ndarray.rows import wide
 from .messages import (
     Applied,
     Array,
@@ -443,7 +444,7 @@ class Shard:
             )
         step = steps.pop()
         self.policy.admit(slot.progress, parts, self.members)
-        slot.sums[step] = added(slot.sums.get(step), values, slot.value.dtype)
+        slot.sums[step] = added(slot.sums.get(step), values, wide(slot.value.dtype))
         self._await(slot, step, message)
         return False
 

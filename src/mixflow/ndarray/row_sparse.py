@@ -79,6 +79,13 @@ class BaseSparseNDArray:
         """The same values in another storage."""
         raise NotImplementedError
 
+    def check_format(self, full_check: bool = True) -> None:
+        """Checks the stored parts."""
+
+    def as_nd_ndarray(self) -> Any:
+        """Itself."""
+        return self
+
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """The elements converted to `dtype`; itself if nothing changes and `copy` is false."""
         raise NotImplementedError

@@ -281,6 +281,23 @@ class TestLazyUpdates:
         assert (found[3] == np.float16(0.999)).all()
         assert np.delete(found, 3, axis=0).min() == 1
 
+    @pytest.mark.parametrize("stype", ["default", "row_sparse"])
+    @pytest.mark.parametrize("multi_precision", [False, True])
+    def test_16_bit_gradients_are_summed_in_32(self, stype, multi_precision):
+        pushes = [(2048, -2048), (1, 0)]  # 2049 has no place in 16 bits
+
+        def worker(store):
+            store.init("w", mx.nd.zeros(BIG, dtype="float16").tostype(stype))
+            options = {"learning_rate": 1, "multi_precision": multi_precision}
+            store.set_optimizer(mx.optimizer.create("sgd", **options))
+            for value in pushes[store.rank]:
+                store.push("w", (mx.nd.ones(BIG, dtype="float16") * value).tostype(stype))
+            return pulled(store, "w", BIG, "float16")
+
+        with job(2, 2) as stores:
+            for found in together(worker, stores):
+                assert (found == (-1 if multi_precision else 0)).all()
+
     def test_dense_pushes_before_and_after(self):
         def worker(store):
             store.init("t", mx.nd.zeros(BIG).tostype("row_sparse"))
