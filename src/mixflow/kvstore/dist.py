@@ -13,16 +13,15 @@ import itertools
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _rt
 from ..errors import MixflowError, ShapeError
-from ..ndarray import NDArray, rows
+from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
-from ..ndarray.rows import Rows
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
 from . import row_gradients
@@ -35,6 +34,7 @@ from .options import NAMES, StoreOptions, policy_of
 from .policy import Backup
 from .rendezvous import Enquirer
 from .sharding import Entry
+from .tables import any_sparse, push_rows, read_rows, set_whole, width_of
 from .transport.zeromq import Call, Link
 
 #: Seconds that a job's servers may take to start.
@@ -162,9 +162,9 @@ class DistKVStore(KVStore):
         entries = self._place(named)
         for k, v in named:
             entry = Entry.from_json(entries[str(k)])
-            if _width(v):
-                row_gradients.check_slices(entry.slices, _width(v))
-            made = self._keys[k] = Key(entry, v.shape, _width(v))
+            if width_of(v):
+                row_gradients.check_slices(entry.slices, width_of(v))
+            made = self._keys[k] = Key(entry, v.shape, width_of(v))
             self._homes.update({s.name: self._servers[s.server] for s in made.entry.slices})
         if self._rank == 0:
             first = self._gather({k: v.asnumpy().reshape(-1) for k, v in named})
@@ -179,7 +179,7 @@ class DistKVStore(KVStore):
         keys: dict[str, tuple[Any, ...]] = {}
         for k, v in named:
             dtype = np.dtype(v.dtype)
-            row = (_width(v),) if _width(v) else ()
+            row = (width_of(v),) if width_of(v) else ()
             keys[str(k)] = (v.size, dtype.str, dtype.itemsize, *row)
         ticket = self._wait("init", lambda client, now: client.place(self._servers[0], keys, now))
         return ticket.entries
@@ -202,7 +202,7 @@ class DistKVStore(KVStore):
             known = lookup(k, self._keys)
             merged = self._merge(k, as_arrays(v), known)
             if isinstance(merged, RowSparseNDArray):
-                self._push_rows(k, known, merged, priority)
+                push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
             handle = _rt.core.fresh_handle(merged)
 
@@ -210,16 +210,6 @@ class DistKVStore(KVStore):
                 self._push(known, handle.to_numpy(), priority, pull=False)
 
             _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
-
-    def _push_rows(self, key: Any, known: Key, merged: RowSparseNDArray, priority: int) -> None:
-        """A push of rows and their values alone."""
-
-        def send() -> None:
-            self._send_rate()
-            coded = row_gradients.gradients(known.entry.slices, known.width, merged.cell)
-            self._link.call("push", lambda c, now: c.push(coded, now, priority=priority))
-
-        _rt.core.push(send, [merged.tag], [known.tag], f"push {key}", priority)
 
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
@@ -250,7 +240,7 @@ class DistKVStore(KVStore):
         With row_sparse arrays it is two, and those of `out` are left as they are, as by `pull`.
         """
         targets = value if out is None else out
-        if any(isinstance(a, BaseSparseNDArray) for a in _flat([value, targets])):
+        if any_sparse([value, targets]):
             self.push(key, value, priority)
             self.pull(key, targets, priority)
             return
@@ -293,36 +283,7 @@ class DistKVStore(KVStore):
                     f"[kvstore] expected key {k!r} to be initialised as row_sparse, got a dense one"
                 )
             for target, ids in wanted:
-                self._read_rows(k, known, target, ids, priority)
-
-    def _read_rows(self, key: Any, known: Key, target: Any, ids: NDArray, priority: int) -> None:
-        handle, slices = _rt.core.fresh_handle(ids), known.entry.slices
-
-        def start(completion: _rt.Completion) -> None:
-            try:
-                numbers = rows.wanted(handle.to_numpy())
-                rows.within(numbers, known.shape, "row_sparse_pull")
-                asked = row_gradients.requests(slices, known.width, numbers)
-                call = self._link.call(
-                    "row_sparse_pull",
-                    lambda c, now: c.pull(asked, now, priority=priority, rows=asked),
-                )
-            except MixflowError as error:
-                completion.done(str(error))
-                return
-            build = row_gradients.joined(slices, numbers, known.shape, target.dtype)
-
-            def finish(call: Call) -> None:
-                assert call.ticket is not None
-                if not call.ticket.error:
-                    target.set_rows(build(call.ticket.values))
-                completion.done(call.ticket.error or None)
-
-            call.then(finish)
-
-        tags = [target.tag, known.tag]
-        name = f"row_sparse_pull {key}"
-        _rt.core.push(start, [ids], tags, name, priority, asynchronous=True)
+                read_rows(self._link, f"row_sparse_pull {k}", known, target, ids, priority)
 
     def _check_shapes(self, key: Any, arrays: Any, known: Key) -> None:
         for array in arrays:
@@ -391,8 +352,7 @@ class DistKVStore(KVStore):
                     for handle in handles:
                         handle.copy_from_numpy(values.reshape(known.shape))
                     for target in sparse:
-                        every = np.arange(known.shape[0])
-                        target.set_rows(Rows(every, values.reshape(known.shape)))
+                        set_whole(target, values.reshape(known.shape))
                 completion.done(ticket.error or None)
 
             ask().then(finish)
@@ -551,21 +511,6 @@ class DistKVStore(KVStore):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    """The arrays in nested lists."""
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _flat(one)
-    else:
-        yield value
-
-
-def _width(value: Any) -> int:
-    """Values per row of a row_sparse array; 0 of a dense one."""
-    sparse = isinstance(value, RowSparseNDArray) and value.size
-    return value.size // value.shape[0] if sparse else 0
 
 
 for _name in NAMES:
