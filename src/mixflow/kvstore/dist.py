@@ -33,8 +33,8 @@ from .messages import Array, Gradient
 from .options import NAMES, StoreOptions, policy_of
 from .policy import Backup
 from .rendezvous import Enquirer
+from .row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
 from .sharding import Entry
-from .tables import any_sparse, push_rows, read_rows, set_whole, width_of
 from .transport.zeromq import Call, Link
 
 #: Seconds that a job's servers may take to start.

@@ -17,7 +17,7 @@ from .sharding import Entry
 from .transport.zeromq import Call, Link
 
 
-class Table(Protocol):
+class RowKey(Protocol):
     """What a worker knows of a row_sparse key."""
 
     entry: Entry
@@ -48,7 +48,7 @@ def _flat(value: Any) -> Iterator[Any]:
 def push_rows(
     link: Link,
     name: str,
-    known: Table,
+    known: RowKey,
     merged: RowSparseNDArray,
     priority: int,
     before: Callable[[], None],
@@ -72,7 +72,7 @@ def push_rows(
 
 
 def read_rows(
-    link: Link, name: str, known: Table, target: RowSparseNDArray, ids: NDArray, priority: int
+    link: Link, name: str, known: RowKey, target: RowSparseNDArray, ids: NDArray, priority: int
 ) -> None:
     """Reads the rows of `ids` into `target`; a row outside is an error of that array."""
     handle, slices = _rt.core.fresh_handle(ids), known.entry.slices

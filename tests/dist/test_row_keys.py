@@ -26,7 +26,7 @@ def test_rows_are_counted_exactly_through_kills(tmp_path):
         os.kill(job.servers["server1"].pid, signal.SIGKILL)
 
     store = StoreOptions(deadline=30.0, repeat=0.1, bound=1000)
-    program = str(Path(__file__).with_name("tables.py"))
+    program = str(Path(__file__).with_name("row_keys.py"))
     command = [sys.executable, program, str(STEPS), str(tmp_path)]
     job = Job(command, JobOptions(2, 2, store, deadline=90.0))
     threading.Thread(target=kill, args=[job], daemon=True).start()
