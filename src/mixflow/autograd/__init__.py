@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _rt
-from .. import ndarray as nd
 from ..errors import MixflowError, ParamError
 from ..ndarray import NDArray, install_methods
+from ..ndarray.row_sparse import RowSparseNDArray
+from . import rows
 from .backward import Backward
 from .function import Function
 from .scopes import (
@@ -106,8 +107,10 @@ def backward(
             entry.release()
 
 
-def _store(leaf: Leaf, gradient: NDArray) -> None:
-    if leaf.grad_req == "add":
+def _store(leaf: Leaf, gradient: Any) -> None:
+    if "row_sparse" in (gradient.stype, leaf.grad.stype):
+        rows.store(leaf, gradient)
+    elif leaf.grad_req == "add":
         leaf.grad += gradient
     elif leaf.grad_req == "write" and gradient is not leaf.grad:
         gradient.copyto(leaf.grad)
@@ -165,9 +168,13 @@ def _attach_grad(self: NDArray, grad_req: str = "write", stype: str | None = Non
 
     Args:
         grad_req: 'write' (replace at each backward), 'add' or 'null'.
-        stype: kept for MXNet programs; gradients are dense.
+        stype: of the gradient, 'default' or 'row_sparse'; None = as the array. `Embedding` with
+            `sparse_grad` computes row_sparse ones from the rows alone; others are converted.
+
+    Raises:
+        ParamError: an unknown request or storage.
     """
-    mark_variables(self, nd.zeros(self.shape, ctx=self.context, dtype=self.dtype), grad_req)
+    mark_variables(self, rows.zero_gradient(self, stype), grad_req)
 
 
 def _backward(
@@ -189,6 +196,8 @@ def _grad(self: NDArray) -> NDArray | None:
     return source.grad if isinstance(source, Leaf) else None
 
 
+RowSparseNDArray.attach_grad = _attach_grad  # type: ignore[attr-defined]
+RowSparseNDArray.grad = property(_grad)  # type: ignore[attr-defined]
 _rt.core.set_recorder(_recorder)
 install_methods(
     attach_grad=_attach_grad,

@@ -279,7 +279,9 @@ class Backward:
         if self.wanted is not None or target[0] != "leaf" or target in self.grads:
             return None
         leaf = self.leaves[target[1]]
-        if leaf.grad_req != "write" or leaf.grad.storage_id() in self._read_storages:
+        if leaf.grad_req != "write" or leaf.grad.stype != "default":
+            return None
+        if leaf.grad.storage_id() in self._read_storages:
             return None
         found: NDArray = leaf.grad
         return found
@@ -288,7 +290,8 @@ class Backward:
     def _read_storages(self) -> set[int]:
         """Storages that the backward pass may still read: no gradient goes there directly."""
         saved = (s.handle for e in self.entries for s in (*e.inputs, *e.outputs))
-        return {a.storage_id() for a in (*saved, *self.grads.values())}
+        dense = (a for a in self.grads.values() if a.stype == "default")
+        return {a.storage_id() for a in (*saved, *dense)}
 
     def _structure(self, entries: Sequence[Entry], start: int, present: Sequence[Any]) -> Any:
         """Hashable form of a segment: calls, who feeds whom, what is asked."""

@@ -251,6 +251,11 @@ def _types(graph: ir.Graph) -> Any:
     return infer(graph)
 
 
+#: Operators whose calls may have an entry of another kind: ``(parameters, sources, saved inputs,
+#: outputs)`` -> the entry, or None for the usual one.
+RECORDERS: dict[str, Callable[..., Entry | None]] = {}
+
+
 def record(
     op_id: int,
     params: tuple[Any, ...],
@@ -277,11 +282,16 @@ def record(
             f"[{op.name}] expected to write into an array without attach_grad() while recording, "
             "got one with it; in-place operations on it belong outside of record()"
         )
-    descs = tuple((tuple(a.shape), a.dtype_code) for a in inputs)
-    call = call_of(op_id, params, descs, _rt.core.is_training())
     saved_in = [Saved(_bare(a), v) for a, v in zip(inputs, versions, strict=True)]
-    saved_out = [Saved(_bare(a), a.version) for a in outputs]
-    entry = Entry(call, op.name, sources, saved_in, saved_out, scalars, first_draw)
+    entry = None
+    if op.name in RECORDERS:
+        named = {p.name: v for p, v in zip(op.params, params, strict=True)}
+        entry = RECORDERS[op.name](named, sources, saved_in, outputs)
+    if entry is None:
+        descs = tuple((tuple(a.shape), a.dtype_code) for a in inputs)
+        call = call_of(op_id, params, descs, _rt.core.is_training())
+        saved_out = [Saved(_bare(a), a.version) for a in outputs]
+        entry = Entry(call, op.name, sources, saved_in, saved_out, scalars, first_draw)
     for index, array in enumerate(outputs):
         array.autograd = Output(entry, index)
 

@@ -1,9 +1,7 @@
 """KVStore (``mx.kvstore``): inside one process, and over the workers of a job."""
 
-from .base import KVStoreBase, create
+from .base import KVStore, KVStoreBase, create
 from .dist import DistKVStore
 from .local import LocalKVStore
-
-KVStore = LocalKVStore
 
 __all__ = ["DistKVStore", "KVStore", "KVStoreBase", "LocalKVStore", "create"]

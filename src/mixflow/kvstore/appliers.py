@@ -8,10 +8,13 @@ import numpy as np
 
 from .. import ndarray as nd
 from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from ..ndarray.row_sparse import RowSparseNDArray
+from ..ndarray.rows import Rows
 from ..optimizer import Updater
 from ..optimizer.describe import rebuild
 from ..optimizer.optimizer import state_list
 from .messages import Array
+from .row_gradients import RowGradient, replace
 
 
 class Optimizing:
@@ -31,14 +34,16 @@ class Optimizing:
         self._updater: Updater | None = None
         self._weights: dict[str, tuple[Array, nd.NDArray]] = {}
         self._pending: dict[str, dict[str, Array]] = {}
+        #: Row numbers of slices that were updated by rows: as many bytes as rows, made once.
+        self._numbers: dict[str, Array] = {}
 
     @property
     def replaces(self) -> bool:
         """Without an optimizer a sum replaces the value."""
         return self._updater is None and not self.needs_optimizer
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Updates `value` in place.
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+        """Updates `value` in place; the rows of a `RowGradient` alone where the optimizer can.
 
         Raises:
             MixflowError: no optimizer is set and pushes are applied one by one.
@@ -49,12 +54,43 @@ class Optimizing:
                     f"[kvstore server] expected an optimizer before a push of '{key}' to an "
                     "asynchronous store, got none; call set_optimizer"
                 )
-            value[...] = merged
+            replace(value, merged)
+            return
+        if isinstance(merged, RowGradient):
+            self._apply_rows(key, value, merged)
             return
         weight = self._weight(key, value)
-        gradient = nd.array(merged, dtype=merged.dtype)
+        gradient = nd.array(merged, dtype=self._gradient_dtype(weight, merged))
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
+
+    def _apply_rows(self, key: str, value: Array, merged: RowGradient) -> None:
+        """An update by rows: weight and states are seen as tables of rows for it."""
+        shape = (value.size // merged.width, merged.width)
+        table = value.reshape(shape)
+        weight: Any = RowSparseNDArray(shape, value.dtype)
+        if key not in self._numbers:
+            self._numbers[key] = np.arange(shape[0])
+        weight.cell = Rows(self._numbers[key], table)
+        dtype = self._gradient_dtype(weight, merged.rows.values)
+        gradient: Any = RowSparseNDArray(shape, dtype)
+        gradient.set_rows(merged.rows)
+        self._weight(key, value)  # makes the states
+        assert self._updater is not None
+        name = self._name(key)
+        states = _as_tables(self._updater.states[name], shape)
+        self._updater.optimizer.update_multi_precision(name, weight, gradient, states)
+        weight.wait_to_read()
+        for state in state_list(states):
+            state.wait_to_read()
+        if weight.cell.values is not table:  # an optimizer that updates every row made a new one
+            table[...] = weight.asnumpy()
+
+    def _gradient_dtype(self, weight: Any, merged: Array) -> Any:
+        """Sums of 16-bit gradients are float32; they stay so for a float32 copy of the weight."""
+        assert self._updater is not None
+        keeps = self._updater.optimizer._needs_master(weight)
+        return merged.dtype if keeps else weight.dtype
 
     def _weight(self, key: str, value: Array) -> nd.NDArray:
         """A tensor over the slice's own memory, with its states in place."""
@@ -145,3 +181,10 @@ class Optimizing:
             optimizer = self._updater.optimizer
             optimizer._counts[key] = int(count[0])
             optimizer.num_update = max(optimizer.num_update, int(count[0]))
+
+
+def _as_tables(state: Any, shape: tuple[int, int]) -> Any:
+    """Views of a flat state as tables of rows."""
+    if isinstance(state, (list, tuple)):
+        return tuple(_as_tables(part, shape) for part in state)
+    return None if state is None else state.view(0, shape)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
-from ..ndarray import NDArray
+from ..ndarray import NDArray, array
+from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 
 Found = TypeVar("Found")
 #: Bytes of small keys that travel together: a message costs about as much as so many bytes.
@@ -61,6 +63,50 @@ class KVStoreBase:
     def num_workers(self) -> int:
         """Number of workers."""
         return 1
+
+
+class KVStore(KVStoreBase):
+    """What every store has that `create` makes; each call stands for all of its keys.
+
+    `key` is one key or a list; then `value`, `out` and `row_ids` are lists of the same length. The
+    value of one key is an array or a list with one array per context.
+    """
+
+    def init(self, key: Any, value: Any) -> None:
+        """Sets the first value of each key, once."""
+        raise NotImplementedError
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Sums the values of each key and updates (or replaces) what is stored."""
+        raise NotImplementedError
+
+    def pull(
+        self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
+    ) -> None:
+        """Copies what is stored to every array of `out`, row_sparse ones left out if so asked."""
+        raise NotImplementedError
+
+    def row_sparse_pull(
+        self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
+    ) -> None:
+        """Copies the rows of `row_ids` to the row_sparse arrays of `out`."""
+        raise NotImplementedError
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Updates run in the store from now on."""
+        raise NotImplementedError
+
+    def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
+        """Codes pushed gradients with 2 bits or 1 bit per value."""
+        raise NotImplementedError
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Writes the optimizer's states to a file."""
+        raise NotImplementedError
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Reads what `save_optimizer_states` wrote."""
+        raise NotImplementedError
 
 
 def create(name: str = "local") -> KVStoreBase:
@@ -127,14 +173,14 @@ def pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
     return list(zip(key, value, strict=True))
 
 
-def as_arrays(value: Any) -> Sequence[NDArray]:
-    """One array or a list of arrays as a list.
+def as_arrays(value: Any) -> Sequence[Any]:
+    """One array, dense or sparse, or a list of arrays as a list.
 
     Raises:
         MixflowError: something else.
     """
     found = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not found or not all(isinstance(v, NDArray) for v in found):
+    if not found or not all(isinstance(v, (NDArray, BaseSparseNDArray)) for v in found):
         raise MixflowError(f"[kvstore] expected an NDArray or a list of them, got {value!r}")
     return found
 
@@ -158,3 +204,56 @@ def in_groups(
         groups[-1].append(item)
         room -= size
     return groups
+
+
+_warned: set[str] = set()
+
+
+def pulled(targets: Sequence[Any], ignore_sparse: bool) -> Sequence[Any]:
+    """The arrays that a pull fills: row_sparse ones only if they are not to be ignored."""
+    kept = [t for t in targets if not (ignore_sparse and isinstance(t, BaseSparseNDArray))]
+    if len(kept) < len(targets) and "pull" not in _warned:
+        _warned.add("pull")
+        warnings.warn(
+            "[kvstore] pull leaves row_sparse arrays as they are; use row_sparse_pull, or "
+            "ignore_sparse=False",
+            stacklevel=3,
+        )
+    return kept
+
+
+def row_requests(key: Any, out: Any, row_ids: Any) -> list[tuple[Any, list[tuple[Any, Any]]]]:
+    """(key, [(row_sparse array, row numbers)]) of a `row_sparse_pull`.
+
+    Row numbers of one key are an array for all of its outs, or a list with one array per out.
+
+    Raises:
+        MixflowError: `out` or `row_ids` is missing, or an out is not row_sparse.
+        ParamError: as many row numbers as outs are expected.
+    """
+    if out is None or row_ids is None:
+        missing = "out" if out is None else "row_ids"
+        raise MixflowError(f"[kvstore] expected '{missing}' in row_sparse_pull, got None")
+    if isinstance(key, (list, tuple)) and not isinstance(row_ids, (list, tuple)):
+        raise ParamError("[kvstore] expected a list of row_ids, one per key, got one array")
+    keyed = zip(pairs(key, out), pairs(key, row_ids), strict=True)
+    return [(k, _row_pairs(k, as_arrays(o), ids)) for (k, o), (_, ids) in keyed]
+
+
+def _row_pairs(key: Any, outs: Sequence[Any], ids: Any) -> list[tuple[Any, Any]]:
+    for target in outs:
+        if not isinstance(target, RowSparseNDArray):
+            raise MixflowError(
+                f"[kvstore] expected row_sparse arrays in row_sparse_pull of {key!r}, got one of "
+                f"storage '{target.stype}'"
+            )
+    wanted = list(ids) if isinstance(ids, (list, tuple)) else [ids]
+    if wanted and not isinstance(wanted[0], NDArray):
+        wanted = [array(ids, dtype="int64")]
+    wanted = wanted * len(outs) if len(wanted) == 1 else wanted
+    if len(wanted) != len(outs):
+        raise ParamError(
+            f"[kvstore] expected row_ids for each of {len(outs)} arrays of {key!r}, got "
+            f"{len(wanted)}"
+        )
+    return list(zip(outs, wanted, strict=True))

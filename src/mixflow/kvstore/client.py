@@ -168,13 +168,21 @@ class Client:
         return ticket
 
     def push(
-        self, gradients: Mapping[str, Array], now: float, *, pull: bool = False, priority: int = 0
+        self,
+        gradients: Mapping[str, Array | Gradient],
+        now: float,
+        *,
+        pull: bool = False,
+        priority: int = 0,
     ) -> Ticket:
         """Sends the next step of slices; with `pull`, the ticket ends with the new values.
 
         Without it the ticket is done at once: confirmation is awaited by `settled`.
         """
-        coded = {key: Gradient((), values) for key, values in gradients.items()}
+        coded = {
+            key: values if isinstance(values, Gradient) else Gradient((), values)
+            for key, values in gradients.items()
+        }
         return self.push_coded(coded, now, pull=pull, priority=priority)
 
     def push_coded(
@@ -212,20 +220,34 @@ class Client:
             self._start(server, message, ticket, now, wanted=wanted, unapplied=set(keys))
         return ticket
 
-    def pull(self, slices: Iterable[str], now: float, *, priority: int = 0) -> Ticket:
-        """Asks for slices at this worker's clocks."""
+    def pull(
+        self,
+        slices: Iterable[str],
+        now: float,
+        *,
+        priority: int = 0,
+        rows: Mapping[str, Array] | None = None,
+    ) -> Ticket:
+        """Asks for slices at this worker's clocks; for `rows` of them, as `Pull` says, if given."""
         clocks = {key: self.last.get(key, self._first - 1) + 1 for key in slices}
-        return self.pull_at(self.worker, clocks, now, priority=priority)
+        return self.pull_at(self.worker, clocks, now, priority=priority, rows=rows)
 
     def pull_at(
-        self, worker: int, clocks: Mapping[str, int], now: float, *, priority: int = 0
+        self,
+        worker: int,
+        clocks: Mapping[str, int],
+        now: float,
+        *,
+        priority: int = 0,
+        rows: Mapping[str, Array] | None = None,
     ) -> Ticket:
-        """Asks for slices at given clocks of a worker."""
+        """Asks for slices, or rows of them, at given clocks of a worker."""
         ticket = Ticket()
         for server, keys in self._by_server(clocks, self.via).items():
             chosen = {key: clocks[key] for key in keys}
+            asked = {key: rows[key] for key in keys if key in rows} if rows else {}
             number = self._next()
-            message = Pull(self.name, number, worker, chosen, priority, self._homes(keys))
+            message = Pull(self.name, number, worker, chosen, priority, self._homes(keys), asked)
             self._start(server, message, ticket, now, wanted=set(keys))
         return ticket
 
@@ -260,7 +282,7 @@ class Client:
         """Asks every server for its `Report`."""
         return self.tell(servers, Ask, now)
 
-    def place(self, server: str, keys: Mapping[str, tuple[int, str, int]], now: float) -> Ticket:
+    def place(self, server: str, keys: Mapping[str, tuple[Any, ...]], now: float) -> Ticket:
         """Asks where keys live: by key, elements, dtype, bytes per element."""
         return self.tell([server], lambda me, n: Place(me, n, dict(keys)), now)
 
@@ -292,9 +314,7 @@ class Client:
             elif now >= request.repeat_at:
                 self._send(request, now)
 
-    def _by_server(
-        self, slices: Iterable[str], via: str | None = None
-    ) -> dict[str, list[str]]:
+    def _by_server(self, slices: Iterable[str], via: str | None = None) -> dict[str, list[str]]:
         grouped: dict[str, list[str]] = {}
         for key in slices:
             grouped.setdefault(via or self._where(key), []).append(key)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, ParamError, UnknownNameError, describe_unknown
+from . import row_gradients
 from .messages import Array, Gradient
 
 #: Values per byte of each code.
@@ -81,8 +82,10 @@ class Compression:
         return np.packbits(bits.reshape(-1))
 
 
-def decode(gradient: Gradient, size: int) -> Array:
+def decode(gradient: Gradient, size: int) -> Any:
     """Values of a gradient of `size` values: decoded, or as they are where there is no code.
+
+    Of code 'rows' it is a `RowGradient`.
 
     Raises:
         FormatError: unknown code, or bytes that do not fit the size.
@@ -90,6 +93,8 @@ def decode(gradient: Gradient, size: int) -> Array:
     if not gradient.code:
         return gradient.values
     kind, _, threshold = gradient.code.partition(":")
+    if kind == row_gradients.CODE:
+        return row_gradients.unpack(gradient, size)
     codes = gradient.values
     if kind not in PER_BYTE or codes.dtype != np.uint8:
         raise FormatError(f"[gradient compression] expected a known code, got {gradient.code!r}")

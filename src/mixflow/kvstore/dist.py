@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,21 @@ import numpy as np
 from .. import _rt
 from ..errors import MixflowError, ShapeError
 from ..ndarray import NDArray
+from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from .base import KVStoreBase, as_arrays, check_new, in_groups, lookup, pairs
+from . import row_gradients
+from .base import (
+    KVStore,
+    KVStoreBase,
+    as_arrays,
+    check_new,
+    in_groups,
+    lookup,
+    pairs,
+    pulled,
+    row_requests,
+)
 from .client import Client, Ticket
 from .compression import Compression
 from .host import NAME as MERGER
@@ -37,6 +49,7 @@ from .messages import Array, Gradient
 from .options import NAMES, StoreOptions, policy_of
 from .policy import Backup
 from .rendezvous import Enquirer
+from .row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
 from .sharding import Entry
 from .transport.local import host_id, is_there, name_of
 from .transport.segments import available
@@ -52,12 +65,14 @@ NEIGHBOUR_SECONDS = 3.0
 
 
 class Key:
-    """What a worker knows of a key: entry, shape, tag (order of its pushes and pulls)."""
+    """What a worker knows of a key: entry, shape, values per row (0: dense), tag (order of its
+    pushes and pulls)."""
 
-    def __init__(self, entry: Entry, shape: tuple[int, ...]) -> None:
+    def __init__(self, entry: Entry, shape: tuple[int, ...], width: int = 0) -> None:
         self.entry = entry
         self.shape = shape
         self.nbytes = entry.size * np.dtype(entry.dtype).itemsize
+        self.width = width
         self.tag = _rt.core.Tag()
         self.residual: Array | None = None
 
@@ -71,7 +86,19 @@ class Key:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-class DistKVStore(KVStoreBase):
+def _store(
+    values: Mapping[str, Array],
+    handles: list[tuple[Key, _rt.Array]],
+    sparse: list[tuple[Key, RowSparseNDArray]],
+) -> None:
+    """Writes an answer's values into dense handles and row_sparse arrays of its keys."""
+    for known, handle in handles:
+        handle.copy_from_numpy(known.whole(values).reshape(known.shape))
+    for known, target in sparse:
+        set_whole(target, known.whole(values).reshape(known.shape))
+
+
+class DistKVStore(KVStore):
     """A worker's store.
 
     Args:
@@ -198,20 +225,28 @@ class DistKVStore(KVStoreBase):
         named = [(k, as_arrays(v)[0]) for k, v in pairs(key, value)]
         for k, _ in named:
             check_new(k, self._keys)
-        arrays = {str(k): v.asnumpy() for k, v in named}
-        entries = self._place(arrays)
+        entries = self._place(named)
         for k, v in named:
-            made = self._keys[k] = Key(Entry.from_json(entries[str(k)]), v.shape)
+            entry = Entry.from_json(entries[str(k)])
+            if width_of(v):
+                row_gradients.check_slices(entry.slices, width_of(v))
+            made = self._keys[k] = Key(entry, v.shape, width_of(v))
             self._homes.update({s.name: self._servers[s.server] for s in made.entry.slices})
-        flat = {k: arrays[str(k)].reshape(-1) for k, _ in named}
-        first = self._gather(flat)
         if self._rank == 0:
+            first = self._gather({k: v.asnumpy().reshape(-1) for k, v in named})
             self._wait("init", lambda client, now: client.init(first, now))
         else:
-            self._wait("init", lambda client, now: client.pull(first, now))
+            slices = {s.name: self._keys[k] for k, _ in named for s in self._keys[k].entry.slices}
+            # Of a table no row is asked for: only whether it is there.
+            rows = {name: np.array([key.width]) for name, key in slices.items() if key.width}
+            self._wait("init", lambda client, now: client.pull(slices, now, rows=rows))
 
-    def _place(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
-        keys = {k: (a.size, a.dtype.str, a.itemsize) for k, a in arrays.items()}
+    def _place(self, named: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+        keys: dict[str, tuple[Any, ...]] = {}
+        for k, v in named:
+            dtype = np.dtype(v.dtype)
+            row = (width_of(v),) if width_of(v) else ()
+            keys[str(k)] = (v.size, dtype.str, dtype.itemsize, *row)
         ticket = self._wait("init", lambda client, now: client.place(self._servers[0], keys, now))
         return ticket.entries
 
@@ -232,6 +267,9 @@ class DistKVStore(KVStoreBase):
         for k, v in pairs(key, value):
             known = lookup(k, self._keys)
             merged = self._merge(k, as_arrays(v), known)
+            if isinstance(merged, RowSparseNDArray):
+                push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
+                continue
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
@@ -242,12 +280,17 @@ class DistKVStore(KVStoreBase):
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
     ) -> None:
-        """Reads each key into every array of `out`, when the policy allows it."""
+        """Reads each key into every array of `out`, when the policy allows it.
+
+        Row_sparse arrays are left as they are, with a warning, unless `ignore_sparse` is false.
+        """
         if out is None:
             raise MixflowError("[kvstore] expected 'out' in pull, got None")
         for k, o in pairs(key, out):
-            known, targets = lookup(k, self._keys), as_arrays(o)
+            known, targets = lookup(k, self._keys), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
+            if not targets:
+                continue
 
             def ask(known: Key = known) -> Call:
                 slices = [s.name for s in known.entry.slices]
@@ -261,9 +304,15 @@ class DistKVStore(KVStoreBase):
         """`push`, then `pull` into `out` (or back into `value`), in one round trip.
 
         Neighbours in a list of keys that are small together travel in one message, which leaves
-        when the last of their gradients is there; the first ones of the list come first.
+        when the last of their gradients is there; the first ones of the list come first. With
+        row_sparse arrays it is two round trips, and those of `out` are left as they are, as by
+        `pull`.
         """
         targets = value if out is None else out
+        if any_sparse([value, targets]):
+            self.push(key, value, priority)
+            self.pull(key, targets, priority)
+            return
         found = []
         for (k, v), (_, o) in zip(pairs(key, value), pairs(key, targets), strict=True):
             known, outs = lookup(k, self._keys), as_arrays(o)
@@ -292,12 +341,27 @@ class DistKVStore(KVStoreBase):
     def row_sparse_pull(
         self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
     ) -> None:
-        """Rows of sparse arrays.
+        """Reads rows of each key into every row_sparse array of `out`; only they travel.
+
+        Args:
+            key, out, row_ids: as in `LocalKVStore.row_sparse_pull`.
+            priority: larger ones go first.
 
         Raises:
-            MixflowError: always: there are no row-sparse arrays yet.
+            MixflowError: no `out` or `row_ids`, an out that is not row_sparse, or a key that was
+                not initialised with a row_sparse value; or, when an out is read, a row outside of
+                the array.
+            ShapeError: an out of another shape.
         """
-        raise MixflowError("[kvstore] expected dense arrays, got a call of row_sparse_pull")
+        for k, wanted in row_requests(key, out, row_ids):
+            known = lookup(k, self._keys)
+            self._check_shapes(k, [target for target, _ in wanted], known)
+            if not known.width:
+                raise MixflowError(
+                    f"[kvstore] expected key {k!r} to be initialised as row_sparse, got a dense one"
+                )
+            for target, ids in wanted:
+                read_rows(self._link, f"row_sparse_pull {k}", known, target, ids, priority)
 
     def _check_shapes(self, key: Any, arrays: Any, known: Key) -> None:
         for array in arrays:
@@ -306,10 +370,17 @@ class DistKVStore(KVStoreBase):
                     f"[kvstore] expected shape {known.shape} for key {key!r}, got {array.shape}"
                 )
 
-    def _merge(self, key: Any, values: Any, known: Key) -> NDArray:
-        """The sum over contexts."""
+    def _merge(self, key: Any, values: Any, known: Key) -> Any:
+        """The sum over contexts; dense where the key is, or where one value is."""
         self._check_shapes(key, values, known)
-        return LocalKVStore.sum(values)
+        merged = LocalKVStore.sum(values)
+        if not isinstance(merged, BaseSparseNDArray):
+            return merged
+        if self._compression is not None:
+            raise MixflowError(
+                f"[gradient compression] expected dense gradients of {key!r}, got {merged.stype}"
+            )
+        return merged if known.width else merged.tostype("default")
 
     def _push(self, values: list[tuple[Key, Array]], priority: int, pull: bool) -> Call:
         """Hands one step of some keys to the link; called in the order of the keys' tags."""
@@ -348,17 +419,22 @@ class DistKVStore(KVStoreBase):
         priority: int,
     ) -> None:
         """A task that asks, and ends when the answer stands in the targets of its keys."""
-        handles = [(k, [_rt.core.fresh_handle(t) for t in arrays]) for k, arrays in targets]
-        writes = [t for known, arrays in targets for t in (*arrays, known.tag)]
+        arrays = [(known, target) for known, some in targets for target in some]
+        handles = [
+            (known, _rt.core.fresh_handle(target))
+            for known, target in arrays
+            if not isinstance(target, BaseSparseNDArray)
+        ]
+        sparse = [(k, target) for k, target in arrays if isinstance(target, RowSparseNDArray)]
+        writes = [getattr(target, "tag", target) for _, target in arrays]
+        writes += [known.tag for known, _ in targets]
 
         def start(completion: _rt.Completion) -> None:
             def finish(call: Call) -> None:
                 ticket = call.ticket
                 assert ticket is not None
-                for known, arrays in () if ticket.error else handles:
-                    values = known.whole(ticket.values).reshape(known.shape)
-                    for handle in arrays:
-                        handle.copy_from_numpy(values)
+                if not ticket.error:
+                    _store(ticket.values, handles, sparse)
                 completion.done(ticket.error or None)
 
             ask().then(finish)
@@ -427,7 +503,13 @@ class DistKVStore(KVStoreBase):
         """
         raise MixflowError("[kvstore] expected a store of one process to save states, got a job's")
 
-    load_optimizer_states = save_optimizer_states
+    def load_optimizer_states(self, fname: str) -> None:
+        """The states lie on the servers.
+
+        Raises:
+            MixflowError: always.
+        """
+        raise MixflowError("[kvstore] expected a store of one process to load states, got a job's")
 
     def set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
         """Updaters run in one process only.

@@ -20,7 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..errors import MixflowError
+from ..ndarray.rows import wide
 from .client import Client, Ticket
 from .merging import Arena, PlainArena, Sum, copied
 from .messages import (
@@ -77,11 +80,14 @@ class Order:
     clocks: dict[str, int] = field(default_factory=dict)
     asker: Asker | None = None
     homes: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, Array] = field(default_factory=dict)
 
     def start(self, client: Client, now: float) -> Ticket:
         """Makes the request; the order has ended when its ticket is `settled`."""
         if not self.pieces:
-            return client.pull_at(self.worker, self.clocks, now, priority=self.priority)
+            return client.pull_at(
+                self.worker, self.clocks, now, priority=self.priority, rows=self.rows
+            )
         gradients = {key: _merged(pieces) for key, pieces in self.pieces.items()}
         return client.push_parts(gradients, now, pull=self.pull, priority=self.priority)
 
@@ -89,10 +95,12 @@ class Order:
 def _merged(pieces: list[Piece]) -> Gradient:
     if len(pieces) == 1:
         return pieces[0].gradient
-    total = Sum(pieces[0].gradient.values.dtype)
+    dtype = pieces[0].gradient.values.dtype
+    total = Sum(wide(dtype))
     for piece in pieces:
         total.add(piece.gradient.values)
-    return Gradient(tuple(piece.part for piece in pieces), total.array())
+    merged = np.asarray(total.result(), dtype)
+    return Gradient(tuple(piece.part for piece in pieces), merged)
 
 
 @dataclass(slots=True)
@@ -271,8 +279,15 @@ class Merger:
                 self._ask(piece.part.worker, clocks, asker, piece.priority)
             piece.asked |= piece.readers
 
-    def _ask(self, worker: int, clocks: dict[str, int], asker: Asker, priority: int) -> None:
-        order = Order(worker=worker, clocks=clocks, asker=asker, priority=priority)
+    def _ask(
+        self,
+        worker: int,
+        clocks: dict[str, int],
+        asker: Asker,
+        priority: int,
+        rows: dict[str, Array] | None = None,
+    ) -> None:
+        order = Order(worker=worker, clocks=clocks, asker=asker, priority=priority, rows=rows or {})
         self._orders.append(order)
 
     def _pull(self, message: Pull, now: float) -> None:
@@ -281,7 +296,7 @@ class Merger:
         alone = {}
         for key, clock in message.clocks.items():
             lane = self._lanes.setdefault(key, Lane())
-            if not isinstance(self.policy, Sync) or clock == 0:
+            if not isinstance(self.policy, Sync) or clock == 0 or key in message.rows:
                 alone[key] = clock
             elif lane.version == clock:
                 self._give(key, [asker])
@@ -293,7 +308,7 @@ class Merger:
                 lane.readers.append((asker, clock, message.worker))
                 self._orders.append(Order(worker=message.worker, clocks={key: clock}))
         if alone:
-            self._ask(message.worker, alone, asker, message.priority)
+            self._ask(message.worker, alone, asker, message.priority, message.rows)
 
     def _give(self, key: str, askers: Iterable[Asker]) -> None:
         lane = self._lanes[key]
@@ -385,4 +400,3 @@ class Merger:
         if key not in self.homes:
             raise MixflowError(f"[kvstore merger] expected the server of '{key}', got none")
         return self.homes[key]
-

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .messages import Array
+from .row_gradients import RowGradient, added
 
 
 class Arena(Protocol):
@@ -39,22 +40,27 @@ def copied(arena: Arena, values: Array) -> Array:
 
 
 class Sum:
-    """The sum of flat arrays of one size and `dtype`.
+    """The sum of flat arrays of one size, in `dtype`; some may be `RowGradient`.
 
     The last one added is only held until the next comes or the sum is asked for: whoever sent it
-    keeps it as it is until it is confirmed. So two gradients are summed in one pass.
+    keeps it as it is until it is confirmed. So two gradients are summed in one pass. Rows are
+    summed apart.
     """
 
-    __slots__ = ("_dtype", "_last", "_own", "_total")
+    __slots__ = ("_dtype", "_last", "_own", "_rows", "_total")
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = dtype
         self._total: Array | None = None
         self._last: Array | None = None
         self._own = False
+        self._rows: RowGradient | None = None
 
-    def add(self, values: Array) -> None:
-        """Adds an array."""
+    def add(self, values: Array | RowGradient) -> None:
+        """Adds a gradient."""
+        if isinstance(values, RowGradient):
+            self._rows = added(self._rows, values, self._dtype)
+            return
         if self._last is not None:
             self._fold()
         self._last = np.asarray(values, dtype=self._dtype)
@@ -72,13 +78,23 @@ class Sum:
     def into(self, target: Array) -> None:
         """Writes the sum into an array."""
         if self._total is not None and self._last is not None:
-            np.add(self._total, self._last, out=target)
-        else:
+            np.add(self._total, self._last, out=target, casting="same_kind")
+        elif self._total is not None or self._last is not None:
             np.copyto(target, self._last if self._total is None else self._total)
+        else:
+            target[...] = 0
+        if self._rows is not None:
+            self._rows.add_to(target)
 
-    def array(self) -> Array:
-        """The sum; it may be one of the arrays that were added."""
+    def result(self) -> Array | RowGradient:
+        """The sum, as rows if nothing else was added; it may be one of the arrays that were."""
         if self._last is not None:
             self._fold()
-        assert self._total is not None
+        if self._total is None:
+            assert self._rows is not None
+            return self._rows
+        if self._rows is not None:
+            self._total, self._own = np.array(self._total), True
+            self._rows.add_to(self._total)
+            self._rows = None
         return self._total

@@ -27,10 +27,10 @@ class Message:
 
 @dataclass(slots=True)
 class Place(Message):
-    """Asks the first server where keys live: by key, elements, dtype and bytes per element.
-    Answered by `Placed`."""
+    """Asks the first server where keys live: by key, elements, dtype and bytes per element, and
+    maybe elements per row, where slices have to begin at rows. Answered by `Placed`."""
 
-    keys: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    keys: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -50,7 +50,8 @@ class Init(Message):
 
 @dataclass(slots=True)
 class Gradient:
-    """One slice of a push: its parts, its values (or their code), and the code's name."""
+    """One slice of a push: its parts, its values (or their code), and the code's name: '' for
+    plain values, else see `compression.decode`."""
 
     parts: tuple[Part, ...]
     values: Array
@@ -72,12 +73,14 @@ class Push(Message):
 @dataclass(slots=True)
 class Pull(Message):
     """Asks for slices at the worker's clocks. Answered by one or more `Values`; a slice that is
-    not initialised yet is waited for."""
+    not initialised yet is waited for. `rows` asks for rows of a slice only: int64, the values per
+    row, then rising row numbers of the slice; the answer holds their values one after the other."""
 
     worker: int = 0
     clocks: dict[str, int] = field(default_factory=dict)
     priority: int = 0
     homes: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..errors import MixflowError
+from ..ndarray.rows import wide
 from .merging import Arena, PlainArena, Sum, copied
 from .messages import (
     Applied,
@@ -42,6 +43,7 @@ from .messages import (
     Values,
 )
 from .policy import Member, Part, Policy, Progress, Verdict
+from .row_gradients import RowGradient, add, chosen, replace
 from .sharding import Directory
 
 Outgoing = list[tuple[str, Message]]
@@ -54,8 +56,9 @@ class Applier(Protocol):
     def replaces(self) -> bool:
         """Whether a merged gradient is the new value, whatever the old one was."""
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Updates `value` (flat, in place) with `merged` (same shape), a sum of `count` parts."""
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+        """Updates `value` (flat, in place) with `merged` (same shape, or `RowGradient`), a sum of
+        `count` parts."""
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes a setting of `Configure`.
@@ -128,9 +131,9 @@ class Assign:
 
     replaces = True
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
         """Copies the merged gradient over the value."""
-        value[...] = merged
+        replace(value, merged)
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes no setting."""
@@ -149,20 +152,22 @@ class Add(Assign):
 
     replaces = False
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
         """Adds the merged increments to the value."""
-        value += merged
+        add(value, merged)
 
 
 @dataclass(slots=True)
 class Reader:
-    """A read that waits: who asked, under which number, at which clock, since when."""
+    """A read that waits: who asked, under which number, at which clock, since when, for which
+    rows (None: all)."""
 
     sender: str
     number: int
     worker: int
     clock: int
     since: float
+    rows: Array | None = None
 
 
 @dataclass(slots=True)
@@ -204,7 +209,7 @@ class Shard:
         deadline: float = 60.0,
         give_up: bool = False,
         incarnation: int = 0,
-        decode: Callable[[Gradient, int], Array] = _plain,
+        decode: Callable[[Gradient, int], Any] = _plain,
         arena: Arena | None = None,
     ) -> None:
         self.name = name
@@ -413,7 +418,7 @@ class Shard:
         said = [a for _, a in self._out if isinstance(a, Applied) and a.number == message.number]
         return set(message.gradients) <= {key for answer in said for key in answer.slices}
 
-    def _checked(self, key: str, gradient: Gradient) -> Array:
+    def _checked(self, key: str, gradient: Gradient) -> Any:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""
         slot = self._slot(key)
         values = self._decode(gradient, slot.value.size)
@@ -424,7 +429,7 @@ class Shard:
             )
         if not gradient.parts:
             raise MixflowError(f"[kvstore server {self.name}] expected parts for '{key}', got none")
-        return values.reshape(-1)
+        return values if isinstance(values, RowGradient) else values.reshape(-1)
 
     def _verdicts(self, key: str, parts: Iterable[Part]) -> list[Verdict]:
         progress = self.slots[key].progress
@@ -447,7 +452,7 @@ class Shard:
                 return True
         return False
 
-    def _take(self, key: str, parts: tuple[Part, ...], values: Array, message: Push) -> bool:
+    def _take(self, key: str, parts: tuple[Part, ...], values: Any, message: Push) -> bool:
         """Takes new parts; True when they are applied and durable at once."""
         slot = self.slots[key]
         steps = {part.step for part in parts}
@@ -463,7 +468,7 @@ class Shard:
             )
         step = steps.pop()
         self.policy.admit(slot.progress, parts, self.members)
-        slot.sums.setdefault(step, Sum(slot.value.dtype)).add(values)
+        slot.sums.setdefault(step, Sum(wide(slot.value.dtype))).add(values)
         self._await(slot, step, message)
         return False
 
@@ -487,7 +492,8 @@ class Shard:
 
     def _pull(self, message: Pull, now: float) -> None:
         for key, clock in message.clocks.items():
-            reader = Reader(message.sender, message.number, message.worker, clock, now)
+            rows = message.rows.get(key)
+            reader = Reader(message.sender, message.number, message.worker, clock, now, rows)
             slot = self.slots.get(key)
             _add(slot.readers if slot else self._early.setdefault(key, []), reader)
         self._settle(filter(self.slots.__contains__, message.clocks), now)
@@ -551,7 +557,7 @@ class Shard:
         """Closes the rounds that are complete, and answers the reads that have become possible:
         one message per request, whatever the number of its slices."""
         confirmed: dict[tuple[str, int], list[str]] = {}
-        ready: dict[tuple[str, int], list[str]] = {}
+        ready: dict[tuple[str, int], dict[str, Array | None]] = {}
         for key in keys:
             slot = self.slots[key]
             while self.policy.complete(slot.progress, self.members):
@@ -559,13 +565,21 @@ class Shard:
                     confirmed.setdefault(request, []).append(key)
             for reader in [r for r in slot.readers if not self._missing(slot, r)]:
                 slot.readers.remove(reader)
-                ready.setdefault((reader.sender, reader.number), []).append(key)
+                ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), done in confirmed.items():
             self._confirm(sender, number, done)
         for (sender, number), found in ready.items():
-            values = {key: self.slots[key].value for key in found}
-            versions = {key: self.slots[key].progress.version for key in found}
-            self._send(sender, Values(self.name, number, values, versions, self.incarnation))
+            self._answer(sender, number, found)
+
+    def _answer(self, sender: str, number: int, found: dict[str, Array | None]) -> None:
+        """Sends slices, or rows of them, to a reader."""
+        try:
+            values = {key: chosen(self.slots[key].value, rows) for key, rows in found.items()}
+        except MixflowError as error:  # the reader's mistake, not that of who made it readable
+            self._send(sender, Failed(self.name, number, str(error)))
+            return
+        versions = {key: self.slots[key].progress.version for key in found}
+        self._send(sender, Values(self.name, number, values, versions, self.incarnation))
 
     def _close(self, key: str, slot: Slot) -> list[tuple[str, int]]:
         """Applies a complete round; returns the pushes that it held."""
@@ -581,7 +595,7 @@ class Shard:
         if self.applier.replaces:
             merged.into(self._writable(slot, keep=False))
         else:
-            self.applier.apply(key, self._writable(slot), merged.array(), count)
+            self.applier.apply(key, self._writable(slot), merged.result(), count)
 
     def _writable(self, slot: Slot, keep: bool = True) -> Array:
         """The slice's value to be written: another copy while a peer of this host reads it (its

@@ -67,16 +67,18 @@ class Directory:
         self.entries: dict[str, Entry] = {}
         self._bytes = [0] * servers
 
-    def place(self, keys: Mapping[str, tuple[int, str, int]]) -> dict[str, Entry]:
+    def place(self, keys: Mapping[str, tuple[Any, ...]]) -> dict[str, Entry]:
         """Entries of keys given as (elements, dtype, bytes per element); new ones are placed.
+
+        With a fourth number, the elements per row, slices begin at whole rows.
 
         Raises:
             ParamError: a key is known with another size or dtype.
         """
-        for key, (size, dtype, itemsize) in keys.items():
+        for key, (size, dtype, itemsize, *row) in keys.items():
             known = self.entries.get(key)
             if known is None:
-                self.entries[key] = Entry(size, dtype, tuple(self._cut(key, size, itemsize)))
+                self.entries[key] = Entry(size, dtype, tuple(self._cut(key, size, itemsize, *row)))
             elif (known.size, known.dtype) != (size, dtype):
                 raise ParamError(
                     f"[kvstore] expected {known.size} elements of {known.dtype} for key '{key}', "
@@ -96,9 +98,9 @@ class Directory:
                 itemsize = np.dtype(entry.dtype).itemsize
                 self._bytes[piece.server] += (piece.end - piece.begin) * itemsize
 
-    def _cut(self, key: str, size: int, itemsize: int) -> Iterable[Slice]:
+    def _cut(self, key: str, size: int, itemsize: int, row: int = 0) -> Iterable[Slice]:
         count = self.servers if size >= self.bound else 1
-        for part, (begin, end) in enumerate(spans(size, count, self.alignment)):
+        for part, (begin, end) in enumerate(spans(size, count, row or self.alignment)):
             server = min(range(self.servers), key=lambda s: (self._bytes[s], s))
             self._bytes[server] += (end - begin) * itemsize
             yield Slice(f"{key}/{part}", server, begin, end)

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import MixflowError, ParamError
 from .client import Client, Ticket
+from .compression import decode
 from .messages import Array, Ask, Init, Leave, Message, Push, Values
 from .policy import Policy
 from .server import Applier, Memory, Shard
@@ -405,6 +406,7 @@ class Cluster:
                 ledger=ledgers[name],
                 deadline=deadline,
                 incarnation=incarnation,
+                decode=decode,
             )
 
         self.servers = {

@@ -120,7 +120,7 @@ def _rebuilt(name: str, value: Any, arrays: list[Array]) -> Any:
     """A field of a message from its JSON values."""
     if name == "gradients":
         return {key: _gradient(one, arrays) for key, one in value.items()}
-    if name == "values":
+    if name in ("values", "rows"):
         return {key: arrays[one] for key, one in value.items()}
     if name == "seen":
         return {key: _parts(one) for key, one in value.items()}

@@ -6,7 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .. import _rt, ir
-from . import arithmetic, csr, dispatch, random, register
+from . import arithmetic, csr, dispatch, random, register, row_sparse, storage
 from .arithmetic import (
     add,
     divide,
@@ -51,6 +51,7 @@ from .creation import (
 from .ndarray import NDArray, install_methods
 from .register import full_input_names as full_names
 from .save_load import load, load_frombuffer, save
+from .storage import cast_storage
 
 if TYPE_CHECKING:
     from ._generated import *  # noqa: F403 - operators: stubs only, made by tools/make_stubs.py
@@ -60,6 +61,7 @@ __all__ = [
     "add",
     "arange",
     "array",
+    "cast_storage",
     "concatenate",
     "divide",
     "empty",
@@ -134,7 +136,22 @@ linalg = Namespace(f"{__name__}.linalg", _tables["linalg"])
 contrib = Namespace(f"{__name__}.contrib", _tables["contrib"])
 random._table.update(_tables["random"])
 sparse = Namespace(f"{__name__}.sparse", _tables["sparse"])
-sparse.__dict__.update(CSRNDArray=csr.CSRNDArray, csr_matrix=csr.csr_matrix)
+sparse.__dict__.update(
+    BaseSparseNDArray=row_sparse.BaseSparseNDArray,
+    CSRNDArray=csr.CSRNDArray,
+    RowSparseNDArray=row_sparse.RowSparseNDArray,
+    add=add,
+    array=storage.array,
+    cast_storage=storage.cast_storage,
+    csr_matrix=csr.csr_matrix,
+    divide=divide,
+    empty=storage.empty,
+    multiply=multiply,
+    retain=row_sparse.retain,
+    row_sparse_array=row_sparse.row_sparse_array,
+    subtract=subtract,
+    zeros=storage.zeros,
+)
 image = Namespace(f"{__name__}.image", _tables["image"])
 _internal = Namespace(f"{__name__}._internal", _tables["_internal"])
 op = Namespace(f"{__name__}.op", _tables[""])

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _rt
 from .register import function
+from .row_sparse import BaseSparseNDArray
 
 _NUMBERS = (bool, int, float, np.generic)
 
@@ -23,7 +24,7 @@ def _two_sided(
     doc: str,
 ) -> Callable[..., Any]:
     def call(lhs: Any, rhs: Any) -> Any:
-        array = _rt.core.Array
+        array = (_rt.core.Array, BaseSparseNDArray)
         if isinstance(lhs, array):
             if isinstance(rhs, array):
                 return function(array_op)(lhs, rhs)

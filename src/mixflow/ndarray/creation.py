@@ -41,6 +41,9 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
         copied = source_array.astype(wanted)
         place = current_context() if ctx is None else ctx
         return copied.as_in_context(place)  # type: ignore[no-any-return]
+    if getattr(source_array, "stype", "default") != "default":
+        sparse: NDArray = source_array.astype(source_array.dtype if dtype is None else dtype)
+        return sparse
     wanted = dtypes.canonical(dtype)
     if isinstance(source_array, (list, tuple)):
         source_array = [x.asnumpy() if isinstance(x, NDArray) else x for x in source_array]
@@ -94,8 +97,11 @@ def zeros(
     **kwargs: Any,
 ) -> NDArray:
     """An array of zeros."""
-    made = _constant(0.0, shape, ctx, dtype)
-    return made if stype in (None, "default") else made.tostype(stype)
+    if stype not in (None, "default"):
+        from . import storage
+
+        return storage.zeros(stype, _shape(shape), ctx, dtype)  # type: ignore[no-any-return]
+    return _constant(0.0, shape, ctx, dtype)
 
 
 def ones(shape: Any, ctx: Context | None = None, dtype: Any = None, **kwargs: Any) -> NDArray:

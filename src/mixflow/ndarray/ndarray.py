@@ -14,7 +14,7 @@ from .. import (
 )
 from .. import dtype as dtypes
 from ..context import Context
-from ..errors import DTypeError, MixflowError, ShapeError
+from ..errors import MixflowError, ShapeError
 from . import indexing
 from .register import function, primitive, registered
 from .shapes import resolve_reshape
@@ -187,6 +187,9 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
             made = _rt.core.empty(self.shape, self.dtype_code, other.key)
             _copy_across(self, made)
             return made  # type: ignore[no-any-return]
+        if getattr(other, "stype", "") == "row_sparse":
+            other.set_dense(self)
+            return other
         if not isinstance(other, NDArray):
             raise TypeError(f"copyto does not support type {type(other).__name__}")
         if other is self:
@@ -331,10 +334,8 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
         return self.view(0, self.shape)  # type: ignore[no-any-return]
 
     def tostype(self, stype: str) -> NDArray:
-        """Itself as dense; other storage types need `mixflow.ndarray.sparse`."""
-        if stype == "default":
-            return self
-        raise DTypeError(f"[tostype] expected 'default', got {stype!r}; sparse is not there yet")
+        """The same values in another storage (needs `mixflow.ndarray.storage`)."""
+        raise _missing("tostype", "mixflow.ndarray.storage")
 
 
 def _no_grad(array: NDArray) -> NDArray | None:

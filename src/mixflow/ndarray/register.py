@@ -174,6 +174,19 @@ class Caller:
                     inputs.append(value)
         return inputs
 
+    def sparse(
+        self, inputs: Sequence[Any], params: Sequence[Any], scalars: Sequence[float], out: Any
+    ) -> Any:
+        """The call by the rules of sparse storage; NotImplemented where no array is sparse."""
+        outs = out if isinstance(out, (list, tuple)) else [out]
+        if not any(map(_is_sparse, (*inputs, *outs))):
+            return NotImplemented
+        given = dict(zip(self._static, params, strict=True))
+        given.update(zip((name for name, _ in self._runtime), scalars, strict=True))
+        if self.op.variadic is not None:
+            given.pop(self.op.variadic, None)
+        return _call_sparse(self.op, inputs, given, out)
+
     def complain(self, inputs: Sequence[Any], wanted: int) -> None:
         """Raises what is wrong with the inputs of a call that the core refused, if anything is."""
         for i, a in enumerate(inputs):
@@ -188,6 +201,21 @@ class Caller:
                 f"[{self.op.name}] expected {wanted} inputs of {list(self.input_names)}, got "
                 f"{len(inputs)}"
             )
+
+
+def _no_sparse(value: Any) -> bool:
+    return False
+
+
+_is_sparse: Callable[[Any], bool] = _no_sparse
+_call_sparse: Callable[..., Any] = _no_sparse
+
+
+def set_sparse(is_sparse: Callable[[Any], bool], call: Callable[..., Any]) -> None:
+    """Says what is a sparse array, and who serves calls with one: ``call(op, inputs, params,
+    out)``."""
+    global _is_sparse, _call_sparse
+    _is_sparse, _call_sparse = is_sparse, call
 
 
 class InputError(MixflowError, TypeError):
@@ -228,6 +256,9 @@ def _fixed(op: ir.Operator, caller: Caller) -> Callable[..., Any]:
         try:
             return invoke(op_id, inputs, params, scalars, out, device)
         except (TypeError, AttributeError, MXNetError):
+            found = caller.sparse(inputs, params, scalars, out)
+            if found is not NotImplemented:
+                return found
             caller.complain(inputs, wanted)
             raise
 
@@ -251,6 +282,9 @@ def _variadic(op: ir.Operator, caller: Caller) -> Callable[..., Any]:
         try:
             return invoke(op_id, data, params, scalars, out, None)
         except (TypeError, AttributeError, MXNetError):
+            found = caller.sparse(data, params, scalars, out)
+            if found is not NotImplemented:
+                return found
             caller.complain(data, wanted)
             raise
 

@@ -10,7 +10,6 @@ the file before memory is taken, and a file that is written appears whole or not
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +19,17 @@ import numpy as np
 
 from .. import _rt
 from .. import dtype as dtypes
-from ..errors import DTypeError, FormatError
+from ..context import cpu
+from ..errors import DTypeError, FormatError, ShapeError
 from ..files import write_atomically
+from .csr import CSRNDArray, csr_matrix
 from .ndarray import NDArray
+from .row_sparse import BaseSparseNDArray, row_sparse_array
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 _MAX_NDIM = 32
+_CPU = cpu(0)
 _STYPES = {0: "default", 1: "row_sparse", 2: "csr"}
 
 
@@ -53,10 +56,11 @@ def save_to_buffer(data: Any) -> bytes:
 
 def _checked(data: Any) -> tuple[list[str], Sequence[Any]]:
     names: list[str] = []
-    arrays: Sequence[Any] = [data] if isinstance(data, NDArray) else data
+    kinds = (NDArray, BaseSparseNDArray)
+    arrays: Sequence[Any] = [data] if isinstance(data, kinds) else data
     if isinstance(data, Mapping):
         names, arrays = list(data), list(data.values())
-    usable = isinstance(arrays, (list, tuple)) and all(isinstance(a, NDArray) for a in arrays)
+    usable = isinstance(arrays, (list, tuple)) and all(isinstance(a, kinds) for a in arrays)
     if not usable or not all(isinstance(n, str) for n in names):
         raise TypeError("save only accept dict str->NDArray or list of NDArray")
     return names, arrays
@@ -73,13 +77,34 @@ def _parts(names: list[str], arrays: Sequence[Any]) -> Iterator[bytes]:
         yield struct.pack("<Q", len(encoded)) + encoded
 
 
-def _array_parts(a: NDArray) -> list[bytes]:
+def _array_parts(a: Any) -> list[bytes]:
     """A 0-d array needs V3: in V2 no dimensions mean that there is no array."""
+    if isinstance(a, BaseSparseNDArray):
+        return _sparse_parts(a)
     values = a.asnumpy()
     magic = V2 if a.ndim else V3
     head = struct.pack(f"<Iii{a.ndim}q", magic, 0, a.ndim, *a.shape)
     kind, index = a.device
     return [head, struct.pack("<iii", kind, index, a.dtype_code), values.tobytes()]
+
+
+def _sparse_parts(a: BaseSparseNDArray) -> list[bytes]:
+    """Stored values, then the places where they stand: row starts and columns, or rows."""
+    if isinstance(a, CSRNDArray):
+        data, *aux = (a.parts[0], a.parts[2], a.parts[1])
+    else:
+        numbers, data = a.stored()  # type: ignore[attr-defined]
+        aux = [numbers]
+    code = {name: number for number, name in _STYPES.items()}[a.stype]
+    head = struct.pack("<Ii", V2, code) + _dims(data.shape) + _dims(a.shape)
+    head += struct.pack("<iii", *a.context.key, dtypes.code(data.dtype))
+    for places in aux:
+        head += struct.pack("<i", dtypes.code(places.dtype)) + _dims(places.shape)
+    return [head, data.tobytes(), *(places.tobytes() for places in aux)]
+
+
+def _dims(shape: Sequence[int]) -> bytes:
+    return struct.pack(f"<i{len(shape)}q", len(shape), *shape)
 
 
 # -- reading
@@ -180,7 +205,7 @@ class _Reader:
             raise self._fail("dimensions of at least 0", shape, at)
         return shape
 
-    def _array(self) -> NDArray:
+    def _array(self) -> Any:
         at = self._at
         magic = self._number("I", "the magic of an array")
         if magic in (V2, V3):
@@ -195,7 +220,7 @@ class _Reader:
             raise self._fail("an array", "a place without one", at)
         return self._dense(shape)
 
-    def _current(self, magic: int, at: int) -> NDArray:
+    def _current(self, magic: int, at: int) -> Any:
         stype_at, stype = self._at, self._number("i", "the storage type")
         if stype not in _STYPES:
             raise self._fail(f"a storage type of {sorted(_STYPES)}", stype, stype_at)
@@ -233,8 +258,7 @@ class _Reader:
         values = self._values(shape, dtype, "elements")
         return _rt.core.from_numpy(values, (1, 0))  # type: ignore[no-any-return]
 
-    def _sparse(self, stype: int) -> NDArray:
-        """A sparse array, made dense."""
+    def _sparse(self, stype: int) -> BaseSparseNDArray:
         at = self._at
         stored = self._shape("i", "q")
         shape = self._shape("i", "q")
@@ -246,34 +270,23 @@ class _Reader:
             aux.append((kind, self._shape("i", "q")))
         data = self._values(stored, dtype, "stored elements")
         indices = [self._values(s, d, "indices").astype(np.int64) for d, s in aux]
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-        if not shape or math.prod(shape) * dtype.itemsize > limit:
-            raise self._fail(f"a sparse shape of at most {limit} bytes when dense", shape, at)
-        fill = self._from_rows if stype == 1 else self._from_csr
-        dense = fill(data, indices, shape, at)
-        return _rt.core.from_numpy(dense, (1, 0))  # type: ignore[no-any-return]
+        build = self._from_rows if stype == 1 else self._from_csr
+        found: BaseSparseNDArray = build(data, indices, shape, at)
+        return found
 
     def _from_rows(self, data: Any, indices: list[Any], shape: tuple[int, ...], at: int) -> Any:
         rows = indices[0]
-        fits = rows.ndim == 1 and data.shape == (rows.size, *shape[1:])
+        fits = shape and rows.ndim == 1 and data.shape == (rows.size, *shape[1:])
+        fits = fits and len(np.unique(rows)) == rows.size
         if not fits or (rows.size and not 0 <= rows.min() <= rows.max() < shape[0]):
-            raise self._fail(f"rows within {shape}", f"{data.shape} at {rows.shape}", at)
-        result = np.zeros(shape, data.dtype)
-        result[rows] = data
-        return result
+            raise self._fail(f"different rows within {shape}", f"{data.shape} at {rows.shape}", at)
+        return row_sparse_array((data, rows), shape, _CPU, data.dtype)
 
     def _from_csr(self, data: Any, indices: list[Any], shape: tuple[int, ...], at: int) -> Any:
         starts, columns = indices
-        fits = (
-            len(shape) == 2
-            and data.shape == columns.shape
-            and starts.shape == (shape[0] + 1,)
-            and starts[0] == 0
-            and starts[-1] == columns.size
-            and bool((np.diff(starts) >= 0).all())
-        )
-        if not fits or (columns.size and not 0 <= columns.min() <= columns.max() < shape[1]):
-            raise self._fail(f"a CSR matrix of {shape}", f"{data.shape} with {starts.shape}", at)
-        result = np.zeros(shape, data.dtype)
-        result[np.repeat(np.arange(shape[0]), np.diff(starts)), columns] = data
-        return result
+        try:
+            parts: Any = (data, columns, starts)
+            return csr_matrix(parts, (shape[0], shape[1]), _CPU, data.dtype)
+        except (ShapeError, IndexError):
+            text = f"{data.shape} with {starts.shape}"
+            raise self._fail(f"a CSR matrix of {shape}", text, at) from None

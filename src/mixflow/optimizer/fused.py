@@ -48,9 +48,10 @@ class FusedUpdate:
     def usable(optimizer: Optimizer, weights: Sequence[NDArray]) -> bool:
         """Whether every update is an operator call on one context without float32 copies."""
         own = type(optimizer).update is Optimizer.update
+        dense = all(w.stype == "default" for w in weights)
         plain = type(optimizer).update_multi_precision is Optimizer.update_multi_precision
         master = any(optimizer._needs_master(w) for w in weights)
-        return own and plain and not master and len({w.context for w in weights}) == 1
+        return own and plain and dense and not master and len({w.context for w in weights}) == 1
 
     def run(self) -> None:
         """One update of every parameter."""

@@ -18,7 +18,7 @@ class SGD(Optimizer):
 
     Args:
         momentum: 0 to 1.
-        lazy_update: kept for MXNet programs; dense gradients do not differ.
+        lazy_update: row_sparse gradients change their rows alone: no decay, no momentum elsewhere.
     """
 
     rule_counts = False
@@ -70,7 +70,7 @@ class Adam(Optimizer):
         learning_rate: step size.
         beta1, beta2: decay of the first and second moment, below 1.
         epsilon: added to the root of the second moment.
-        lazy_update: kept for MXNet programs.
+        lazy_update: row_sparse gradients change their rows alone.
     """
 
     def __init__(

@@ -235,7 +235,11 @@ class Optimizer:
         return (self.create_state(index, master), master)
 
     def update(self, index: Any, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Updates `weight` (and `state`) in place; also takes lists of equal length."""
+        """Updates `weight` (and `state`) in place; also takes lists of equal length.
+
+        By a row_sparse gradient SGD, Adam and AdaGrad change its rows alone (the first two unless
+        `lazy_update` is false), and Ftrl does where the weight is row_sparse too.
+        """
         if isinstance(index, (list, tuple)):
             for each in zip(index, weight, grad, state, strict=True):
                 self.update(*each)
@@ -243,7 +247,10 @@ class Optimizer:
         self._update_count(index)
         rule = self.update_rule(index)
         call = getattr(nd, rule.op, None) or getattr(nd._internal, rule.op)
-        call(weight, grad, *state_list(state), out=weight, **rule.params, **rule.scalars)
+        params = {**rule.params, **rule.scalars}
+        if not getattr(self, "lazy_update", True) and grad.stype != "default":
+            params["lazy_update"] = False
+        call(weight, grad, *state_list(state), out=weight, **params)
 
     def update_multi_precision(
         self, index: Any, weight: NDArray, grad: NDArray, state: Any
@@ -267,5 +274,5 @@ def state_list(state: Any) -> list[NDArray]:
 
 
 def zeros_like_state(weight: NDArray) -> NDArray:
-    """A state array of the weight's shape, dtype and context, all 0."""
+    """A state array of the weight's shape, dtype and context, all 0; dense for sparse weights."""
     return nd.zeros(weight.shape, ctx=weight.context, dtype=weight.dtype)

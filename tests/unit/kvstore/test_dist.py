@@ -33,7 +33,7 @@ def job(workers, servers=1, **options):
     """Servers on threads, and one store per worker."""
     options = StoreOptions(**{"deadline": 20.0, "bound": 100, **options})
     with ExitStack() as stack:
-        addresses = {}
+        addresses, servers_up = {}, []
         for number in range(servers):
             shard = Shard(
                 f"server{number}",
@@ -50,7 +50,8 @@ def job(workers, servers=1, **options):
             thread = threading.Thread(target=server.run)
             thread.start()
             stack.callback(thread.join, 5)
-            stack.callback(server.stop)
+            servers_up.append(server)
+        stack.callback(lambda: [server.stop() for server in servers_up])
         stores = [
             DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
         ]
@@ -168,6 +169,32 @@ def test_a_bad_network_changes_nothing_in_what_is_counted(policy):
         np.testing.assert_array_equal(values, np.full(150, 2 * steps))
 
 
+@pytest.mark.parametrize(
+    "policy", [Sync(), Async(), Bounded(staleness=1), Backup(take=2)], ids=lambda p: p.name
+)
+def test_a_bad_network_changes_nothing_in_rows(policy):
+    steps, shape = 8, (75, 2)
+
+    def worker(store):
+        store.init("t", mx.nd.zeros(shape).tostype("row_sparse"))
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+        out = mx.nd.sparse.zeros("row_sparse", shape)
+        own = mx.nd.array([store.rank, 70])
+        rows = mx.nd.sparse.row_sparse_array((np.ones((2, 2), "float32"), own), shape=shape)
+        for _ in range(steps):
+            store.push("t", rows)
+            store.row_sparse_pull("t", out=out, row_ids=own)
+            out.wait_to_read()
+        store.barrier()
+        store.row_sparse_pull("t", out=out, row_ids=mx.nd.array([0, 1, 70, 74]))
+        return out.data.asnumpy()[:, 0].tolist()
+
+    faults = Faults(lose=0.05, repeat=0.1, delay=0.2, delay_s=0.05, seed=2)
+    with job(2, 2, policy=policy, faults=faults, repeat=0.05) as stores:
+        for found in together(worker, stores):
+            assert found == [steps, steps, 2 * steps, 0]
+
+
 def test_compressed_pushes_as_documented_for_mxnet():
     workers, rate, threshold = 2, 2, 0.5
 
@@ -259,8 +286,9 @@ def test_mistakes_have_errors():
             store.pull("a")
         with pytest.raises(MixflowError, match="set_optimizer"):
             store.set_updater(print)
-        with pytest.raises(MixflowError, match="row_sparse_pull"):
-            store.row_sparse_pull("a")
+        for call in (store.save_optimizer_states, store.load_optimizer_states):
+            with pytest.raises(MixflowError, match="expected a store of one process"):
+                call("states")
         assert (store.type, store.rank, store.num_workers) == ("dist_sync", 0, 1)
     with pytest.raises(MixflowError, match="an open store"):
         store.barrier()

@@ -275,8 +275,8 @@ def test_without_rounds_what_is_there_leaves_when_the_link_is_free():
 
 
 def test_mistakes_have_errors():
-    from mixflow.kvstore.client import Ticket
     from mixflow.errors import MixflowError
+    from mixflow.kvstore.client import Ticket
 
     merger = merger_of(0)
     ((_, answer),) = merger.handle(Enter("worker0", 3, 0, 1), 0.0)
@@ -292,10 +292,10 @@ def test_sums_hold_what_they_need_not_copy():
     a, b, c = (np.full(3, value, "float32") for value in (1, 2, 4))
     total = Sum("float32")
     total.add(a)
-    assert total.array() is a
+    assert total.result() is a
     total.add(b)
     total.add(c)
     out = np.zeros(3, "float32")
     total.into(out)
-    assert out.tolist() == [7] * 3 == total.array().tolist()
+    assert out.tolist() == [7] * 3 == total.result().tolist()
     assert (a.tolist(), b.tolist(), c.tolist()) == ([1] * 3, [2] * 3, [4] * 3)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.row_gradients import pack
 from mixflow.kvstore.server import Add
 from mixflow.kvstore.simulator import Cluster, Crash, Job, Network
+from mixflow.ndarray.rows import Rows
 
 COUNT = 2500 if os.environ.get("MIXFLOW_FULL_COUNTS") else 100
 
@@ -89,6 +91,28 @@ def test_every_push_counts_exactly_once(seed, merged):
                 assert progress.version <= run.steps * run.workers
             else:
                 assert progress.version == run.steps * run.workers
+
+
+class RowsRun(Run):
+    """The same with gradients that hold the worker's own row alone; some workers push dense."""
+
+    def gradient(self, worker, step, values):
+        if (worker + step) % 5 == 4:
+            return super().gradient(worker, step, values)
+        mine = Rows(np.array([worker]), np.ones((1, 1), np.int64))
+        return {key: pack(mine) for key in self.keys}
+
+
+@pytest.mark.parametrize("seed", range(COUNT // 2))
+def test_every_push_of_rows_counts_exactly_once(seed):
+    for policy in (Sync(), Async(), Bounded(staleness=seed % 4), Backup(take=1 + seed % 3)):
+        run = RowsRun(policy, seed)
+        assert run.trace.errors == {}
+        for key, progress in run.progress():
+            value = run.cluster.value(key)
+            assert value.sum() == progress.applied
+            if policy.name != "dist_backup":
+                assert value.tolist() == [run.steps] * run.workers, (policy, key)
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
