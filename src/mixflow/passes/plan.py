@@ -49,6 +49,7 @@ class CompiledPlan:
         recomputed: steps of the backward phase that compute forward values again.
         kept: bytes of each binding for what is made of parameters alone (pass keep).
         phase_ends: number of steps up to the end of each phase.
+        pieces: of a part of a placed graph: the piece that each phase of the plan is.
     """
 
     plan: Any
@@ -63,3 +64,4 @@ class CompiledPlan:
     outputs: list[int] = field(default_factory=list)
     recomputed: int = 0
     kept: int = 0
+    pieces: list[int] = field(default_factory=list)
