@@ -138,8 +138,15 @@ class Report:
             f"{1000 * self.single:.3f} ms; {len(self.copies)} copies, "
             f"{self.bytes_copied / 1e6:.2f} MB"
         )
-        lines.append("critical path: " + " -> ".join(self.critical_path))
+        lines.append("critical path: " + _shortened(self.critical_path))
         return "\n".join(lines)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """A path of names, its middle left out where it is long."""
+    if len(names) > 16:
+        names = [*names[:8], f"({len(names) - 14} more)", *names[-6:]]
+    return " -> ".join(names)
 
 
 @dataclass

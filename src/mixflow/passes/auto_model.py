@@ -92,7 +92,8 @@ class _Building:
         return True
 
     def _join(self) -> None:
-        busy = {t.origin for t in self.tasks}
+        # A node whose result is made inside of another's program: its gradient may have a task.
+        busy = {t.origin for t in self.tasks if t.phase == 0}
         for node in reversed(self.nodes):
             if node.origin not in busy:
                 near = [*self.users.get(node, ()), *(v.node for v in node.inputs)]

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import dtype as dtypes
-from ..ir import Graph
+from ..ir import Graph, Node
 from . import cost
 from .lower import DRAW
-from .pipeline import build_part, finish
+from .pipeline import build_part, finish, scheduled
 from .place import Device, Places
 from .plan import CompiledPlan, Step
 from .schedule import draw_order
@@ -233,13 +234,29 @@ def compile_placed(
 
     ready = finish(graph, backend=backend, narrow=narrow, places=places)
     threads = max(1, _rt.core.threads() // len(places.devices))
-    work = split(
-        ready, places, lambda node: cost.known(node, places.default, threads), link.seconds
-    )
+    seconds = partial(cost.known, device=places.default, threads=threads)
+    work = split(ready, places, seconds, link.seconds, _frugal(ready, places.default))
     draws = draw_order(n.attrs[DRAW] for n in ready.nodes() if DRAW in n.attrs)
     parts = [_part(p, backend, threads, label, draws) for p in work.parts]
     plan = PlacedPlan(parts, work.transfers, work.actions, len(draws), places.default)
     return _compiled(plan, graph, work, draws)
+
+
+class _NoKernels:
+    """Stands for a backend where only the order counts."""
+
+    def prepare(self, *_: Any) -> None:
+        """No kernel."""
+
+
+def _frugal(graph: Graph, device: Device) -> dict[Node, int]:
+    """Position of each node in the order that would be taken on one device."""
+    _, tasks = scheduled(graph, _NoKernels(), device, 1)
+    found: dict[Node, int] = {}
+    for position, task in enumerate(tasks):
+        if task.node is not None:
+            found.setdefault(task.node, position)
+    return found
 
 
 def _part(part: Part, backend: Any, threads: int, label: str, draws: Sequence[str]) -> PlacedPart:

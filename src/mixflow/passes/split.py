@@ -6,8 +6,8 @@ before it. So the nodes of a device form pieces, each a phase of its plan: what 
 elsewhere has been pushed before it, and a piece ends before the first node that needs something
 newer. What a piece makes for others is released early, by its tag, while the piece goes on.
 
-A timeline of the whole graph gives the order of the nodes: per device, the one in which its lane
-would take them. The first nodes of the pieces keep the order of that timeline, so that what a piece
+A timeline of the whole graph gives the order of the nodes: what leads to a copy comes first, by the
+length of the way there, and what is left in the order of least memory. The first nodes of the pieces keep the order of that timeline, so that what a piece
 waits for begins before it does: there is no cycle.
 """
 
@@ -26,6 +26,13 @@ from .timeline import Job, simulate
 #: Seconds within which two pieces of a device are joined, if they may be: about what it costs to
 #: push a task, wake a worker and take the tags.
 _GRAIN = 1e-4
+
+
+@dataclass(frozen=True)
+class _CopyLane:
+    """The lane of copies towards a device."""
+
+    device: Device
 
 
 @dataclass
@@ -95,15 +102,18 @@ def split(
     places: Places,
     seconds: Callable[[Node], float],
     copying: Callable[[int], float],
+    order: Mapping[Node, int],
 ) -> Split:
     """Cuts a placed graph.
 
     Args:
         graph: of primitives, with copies at the borders (pass place), after all other passes.
+        order: position of nodes in an order that needs little memory on one device; a node without
+            one goes with its inputs.
         seconds: estimated time of a node.
         copying: estimated time of a copy by its bytes.
     """
-    return _Splitting(graph, places, seconds, copying).run()
+    return _Splitting(graph, places, seconds, copying, order).run()
 
 
 class _Piece:
@@ -123,13 +133,14 @@ class _Splitting:
         places: Places,
         seconds: Callable[[Node], float],
         copying: Callable[[int], float],
+        order: Mapping[Node, int],
     ) -> None:
         self.graph, self.places = graph, places
-        order = graph.nodes()
+        nodes = graph.nodes()
         self.at: Mapping[Node, Device] = devices(graph, places)
-        self.late = backward_nodes(graph, order)
+        self.late = backward_nodes(graph, nodes)
         self.start: dict[Node, float] = {}
-        self.order = self._ordered([n for n in order if n.op is not None], seconds, copying)
+        self.order = self._ordered(_sorted(nodes, order), seconds, copying)
         self.place = {n: k for k, n in enumerate(self.order)}
         self.piece: dict[Node, _Piece] = {}
 
@@ -149,11 +160,11 @@ class _Splitting:
             after = sorted({number[v.node] for v in node.inputs if v.node in number})
             to = target(node)
             if to is not None:
-                jobs.append(Job(("copy", to), copying(node[0].type.nbytes), after))
+                jobs.append(Job(_CopyLane(to), copying(node[0].type.nbytes), after))
             else:
                 jobs.append(Job(self.at[node], seconds(node), after))
             jobs[-1].phase = self._phase(node)
-        line = simulate(jobs)
+        line = simulate(jobs, _ways(jobs))
         self.start = {n: line.start[k] for n, k in number.items()}
         return sorted(nodes, key=lambda n: (self._phase(n), self.start[n], number[n]))
 
@@ -228,6 +239,24 @@ class _Splitting:
             self.piece.update((n, before) for n in piece.nodes)
             _replace(needs, piece, before)
         return result
+
+
+def _sorted(nodes: Sequence[Node], order: Mapping[Node, int]) -> list[Node]:
+    """Operators in an order of little memory, each after its inputs."""
+    place: dict[Node, tuple[int, int]] = {}
+    for number, node in enumerate(nodes):
+        before = max((place[v.node][0] for v in node.inputs), default=-1)
+        place[node] = (max(order.get(node, before), before), number)
+    return sorted((n for n in nodes if n.op is not None), key=place.__getitem__)
+
+
+def _ways(jobs: Sequence[Job]) -> list[float]:
+    """Seconds from the start of each job to the end of the last copy that it leads to; 0 = none."""
+    found = [job.seconds if isinstance(job.lane, _CopyLane) else 0.0 for job in jobs]
+    for number in range(len(jobs) - 1, -1, -1):
+        for earlier in jobs[number].after if found[number] else ():
+            found[earlier] = max(found[earlier], jobs[earlier].seconds + found[number])
+    return found
 
 
 def _around(first: _Piece, second: _Piece, needs: Mapping[_Piece, set[_Piece]]) -> bool:

@@ -86,9 +86,13 @@ def ranks(jobs: Sequence[Job]) -> list[float]:
     return found
 
 
-def simulate(jobs: Sequence[Job]) -> Timeline:
-    """Runs the jobs on their lanes; each lane takes the ready job of the highest rank."""
-    rank = ranks(jobs)
+def simulate(jobs: Sequence[Job], first: Sequence[float] | None = None) -> Timeline:
+    """Runs the jobs on their lanes; each lane takes the ready job of the highest rank.
+
+    Args:
+        first: other numbers than ranks to go by, by job.
+    """
+    rank = ranks(jobs) if first is None else first
     users: list[list[int]] = [[] for _ in jobs]
     missing = []
     for number, job in enumerate(jobs):
