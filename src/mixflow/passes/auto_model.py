@@ -131,7 +131,7 @@ class _Building:
     ) -> Model:
         """Units, the unit of each task, and where arguments lie."""
         homes = self._homes(types, requests)
-        unit_of = self._units_of_tasks()
+        unit_of = self._units_of_tasks(homes)
         for at, unit in enumerate(unit_of):
             self.units[unit].seconds += seconds[at]
         self._kept(unit_of)
@@ -148,7 +148,8 @@ class _Building:
             self.units[self.of(value.node)].nbytes += types[value].nbytes
         return homes
 
-    def _units_of_tasks(self) -> list[int]:
+    def _units_of_tasks(self, homes: Mapping[int, int]) -> list[int]:
+        """By the user's node; what belongs to none goes with what it reads, or where it writes."""
         found: list[int] = []
         position = {t.index: k for k, t in enumerate(self.tasks)}
         for task in self.tasks:
@@ -156,8 +157,10 @@ class _Building:
                 found.append(self.unit[self.find(task.origin)])
                 continue
             writers = (u.buffer.writers[u.epoch] for u in task.reads)
-            near = (found[position[w.index]] for w in writers if w is not None)
-            found.append(next(near, 0))
+            near = [found[position[w.index]] for w in writers if w is not None]
+            slots = [u.buffer.slot for u in (*task.writes, *task.reads)]
+            near += [homes[s[1]] for s in slots if s and s[0] == "arg" and s[1] in homes]
+            found.append(near[0] if near else 0)
         return found
 
     def _kept(self, unit_of: Sequence[int]) -> None:

@@ -7,8 +7,9 @@ elsewhere has been pushed before it, and a piece ends before the first node that
 newer. What a piece makes for others is released early, by its tag, while the piece goes on.
 
 A timeline of the whole graph gives the order of the nodes: what leads to a copy comes first, by the
-length of the way there, and what is left in the order of least memory. The first nodes of the pieces keep the order of that timeline, so that what a piece
-waits for begins before it does: there is no cycle.
+length of the way there, and what is left in the order of least memory. The first nodes of the
+pieces keep the order of that timeline, so that what a piece waits for begins before it does: there
+is no cycle.
 """
 
 from __future__ import annotations
