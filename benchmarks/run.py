@@ -35,6 +35,7 @@ QUESTIONS = (
     "convnets",
     "memory",
     "precision",
+    "placement",
     "recordio",
     "data",
 )
