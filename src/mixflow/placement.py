@@ -133,13 +133,16 @@ class Report:
                 f"{load.context!r:<12}{load.nodes:>7}{1000 * load.seconds:>10.3f}"
                 f"{load.nbytes / 1e6:>10.2f}"
             )
-        lines.append(
+        return "\n".join([*lines, self.summary()])
+
+    def summary(self) -> str:
+        """Makespan, copies and critical path as text."""
+        return (
             f"step {1000 * self.makespan:.3f} ms ({self.costs}), on one context "
             f"{1000 * self.single:.3f} ms; {len(self.copies)} copies, "
-            f"{self.bytes_copied / 1e6:.2f} MB"
+            f"{self.bytes_copied / 1e6:.2f} MB\n"
+            f"critical path: {_shortened(self.critical_path)}"
         )
-        lines.append("critical path: " + _shortened(self.critical_path))
-        return "\n".join(lines)
 
 
 def _shortened(names: Sequence[str]) -> str:
