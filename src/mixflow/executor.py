@@ -253,13 +253,14 @@ class Executor:
         made = compile_placed(
             graph, places, default_backend(), narrow=narrow, link=self._placed.link, label=label
         )
-        for part in made.plan.parts if self._memory_limit is not None else ():
-            need = part.compiled.memory["arena"]
-            if need > (self._memory_limit or 0):
+        limit = self._memory_limit
+        for device in places.devices if limit is not None else ():
+            need = made.plan.bytes_on(device)
+            if need > (limit or 0):
                 raise ParamError(
-                    f"[bind] expected internal arrays of at most {self._memory_limit} bytes on "
-                    f"each context, got {need} on {Context.from_key(part.device)}; values are not "
-                    "computed again where there are several contexts"
+                    f"[bind] expected internal arrays of at most {limit} bytes on each context, "
+                    f"got {need} on {Context.from_key(device)}; values are not computed again "
+                    "where there are several contexts"
                 )
         return made
 

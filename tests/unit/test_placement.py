@@ -172,6 +172,11 @@ def test_nodes_of_one_name_on_two_contexts():
 
 
 def test_memory_limit_holds_for_each_context():
+    plan = bound(two_groups(), group2ctx=GROUPS).plan(True)
+    sent = 4 * (6 * 4 * 2 + 6 * 4 * 2 + 6)  # two activations on either side, labels on one
+    assert plan.memory["copies"] == sent
+    need = max(plan.plan.bytes_on(c.key) for c in CPUS)
+    bound(two_groups(), group2ctx=GROUPS, memory_limit=need).plan(True)
     executor = bound(two_groups(), group2ctx=GROUPS, memory_limit=64)
     with pytest.raises(ParamError, match=r"at most 64 bytes on each context, got \d+ on cpu"):
         step(executor)

@@ -108,6 +108,16 @@ class PlacedPlan:
         pieces = self.parts[action.part].compiled.pieces
         return pieces.index(action.piece) if action.piece in pieces else -1
 
+    def bytes_on(self, device: Device) -> int:
+        """Bytes of the arena of a device and of the arrays there that values are sent from or to."""
+        total = sum(p.compiled.memory["arena"] for p in self.parts if p.device == device)
+        for number, transfer in enumerate(self.transfers):
+            own = transfer.given < 0 and transfer.first == number
+            total += transfer.type.nbytes * (
+                (transfer.target == device) + (own and transfer.source == device)
+            )
+        return total
+
     @property
     def steps(self) -> int:
         """Number of steps, copies included."""
@@ -280,6 +290,9 @@ def _compiled(plan: PlacedPlan, graph: Graph, work: Split, draws: list[str]) -> 
     memory = {
         key: sum(p.compiled.memory[key] for p in plan.parts) for key in ("arena", "lower_bound")
     }
+    sides = {d for t in plan.transfers for d in (t.source, t.target)}
+    devices = sides | {p.device for p in plan.parts}
+    memory["copies"] = sum(plan.bytes_on(d) for d in devices) - memory["arena"]
     count = len(graph.inputs)
     return CompiledPlan(
         plan=plan,

@@ -43,7 +43,8 @@ class CompiledPlan:
         out_descs: descriptors of the graph's outputs.
         outputs: argument index of each graph output.
         memory: bytes by strategy: none, inplace, coshare, both, arena, lower_bound,
-            lower_bound_unfused.
+            lower_bound_unfused; where there are several devices, `copies`: arrays that values are
+            sent from and to.
         inplace: (output, input) pairs of arguments that may be one memory.
         draws: '<node label>#<k>', the k-th draw of that node, for each draw that a run takes.
         recomputed: steps of the backward phase that compute forward values again.
