@@ -37,6 +37,7 @@ QUESTIONS = (
     "convnets",
     "memory",
     "precision",
+    "placement",
     "recordio",
     "data",
     "kvstore",

@@ -32,6 +32,7 @@ LAYERS: list[list[str]] = [
     ["ndarray"],
     ["random"],
     ["symbol"],
+    ["placement"],
     ["executor"],
     ["binding"],
     ["amp"],

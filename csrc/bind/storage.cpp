@@ -32,6 +32,12 @@ nb::tuple rng_state(nb::handle device) {
   return nb::make_tuple(state.seed, state.next);
 }
 
+nb::tuple take_draws(int64_t count, nb::handle device) {
+  check(count >= 0, "[take_draws] expected a count of at least 0, got ", count);
+  const auto state = plan::take_draws(to_device(device), static_cast<uint64_t>(count));
+  return nb::make_tuple(state.seed, state.next);
+}
+
 void set_rng_state(nb::handle state, nb::handle device) {
   plan::set_rng_state(to_device(device), {nb::cast<uint64_t>(nb::object(state[0])),
                                           nb::cast<uint64_t>(nb::object(state[1]))});
@@ -49,6 +55,7 @@ void bind_storage(nb::module_& m) {
 void bind_random(nb::module_& m) {
   m.def("seed", seed, nb::arg("value"), nb::arg("device") = nb::none());
   m.def("rng_state", rng_state, nb::arg("device") = nb::none());
+  m.def("take_draws", take_draws, nb::arg("count"), nb::arg("device") = nb::none());
   m.def("set_rng_state", set_rng_state, nb::arg("state"), nb::arg("device") = nb::none());
 }
 

@@ -484,7 +484,9 @@ class CopyTask final : public engine::Task {
   CopyTask(Array source, Array target, uint32_t from)
       : source_(std::move(source)), target_(std::move(target)), scope_(current_scope()) {
     site = from;
-    lane = engine::Lane{engine::LaneKind::small, target_.desc.device.id};
+    const bool across = !(source_.desc.device == target_.desc.device);
+    const auto kind = across ? engine::LaneKind::copy_in : engine::LaneKind::small;
+    lane = engine::Lane{kind, target_.desc.device.id};
     inline_ok = target_.bytes() <= (1 << 16);
     reads.push_back(source_.chunk->tag());
     declare_write(this, target_);

@@ -370,6 +370,9 @@ class Core(Protocol):
     def rng_state(self, device: tuple[int, int]) -> tuple[int, int]:
         """(seed, next draw number)"""
 
+    def take_draws(self, count: int, device: tuple[int, int]) -> tuple[int, int]:
+        """Takes `count` draw numbers at once; (seed, the first of them)."""
+
     def set_rng_state(self, state: tuple[int, int], device: tuple[int, int]) -> None: ...
 
 

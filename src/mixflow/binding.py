@@ -18,10 +18,13 @@ from .errors import GraphError, ParamError, ShapeError, UnknownNameError
 from .executor import Executor, bound_types, wanted_saving
 from .ir import TensorType
 from .ndarray import NDArray
+from .passes.infer import Types
 from .passes.joint import REQUESTS, forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish, scheduled
+from .passes.placed import Arenas
 from .passes.precision import requested, served
 from .passes.strategies import strategies
+from .placement import Case, Placement, resolve
 from .symbol.late import install
 from .symbol.symbol import Symbol
 
@@ -53,9 +56,53 @@ def _distinct(symbol: Symbol) -> None:
         raise GraphError(f"[bind] expected distinct argument names, got '{twice[0]}' twice")
 
 
+def _contexts(ctx: Any) -> list[Context]:
+    """One context, or those among which a placement chooses."""
+    if isinstance(ctx, (list, tuple)):
+        if not ctx:
+            raise ParamError("[bind] expected a context, or several in a list, got an empty list")
+        return [Context(c) for c in ctx]
+    return [Context(ctx) if ctx is not None else current_context()]
+
+
+def _placement(
+    symbol: Symbol,
+    types: Types,
+    requests: Mapping[str, str],
+    contexts: Sequence[Context],
+    wanted: tuple[Any, Any],
+    variables: Mapping[str, NDArray] | None = None,
+    limit: int | None = None,
+    precision: str | None = None,
+) -> Placement | None:
+    """Where the nodes run; None (at no cost) where nobody asks for more than one context.
+
+    Args:
+        wanted: group2ctx and placement.
+        variables: arrays that are given.
+    """
+    group2ctx, request = wanted
+    if not group2ctx and request is None and len(contexts) == 1:
+        return None
+    narrow = served(requested(precision), default_backend())
+    case = Case(symbol.graph(), types, requests, narrow)
+    lying = None if variables is None else {n: a.device for n, a in variables.items()}
+    return resolve(case, contexts, group2ctx, request, lying, limit)
+
+
+def _arena(shared: Executor | None, ctx: Context, placement: Placement | None) -> Any:
+    """The arena, or arenas, of an executor whose memory is shared."""
+    if shared is None:
+        return None
+    found = shared._arena
+    if placement is None or len(placement.devices) == 1:
+        return found.on(ctx.key) if isinstance(found, Arenas) else found
+    return found if isinstance(found, Arenas) else Arenas({shared.ctx.key: found})
+
+
 def simple_bind(
     symbol: Symbol,
-    ctx: Context | None = None,
+    ctx: Context | Sequence[Context] | None = None,
     grad_req: Any = "write",
     type_dict: Mapping[str, Any] | None = None,
     stype_dict: Any = None,
@@ -65,49 +112,71 @@ def simple_bind(
     shared_buffer: dict[str, NDArray] | None = None,
     memory_limit: int | str | None = None,
     precision: str | None = None,
+    placement: Any = None,
     **kwargs: Any,
 ) -> Executor:
     """Infers all shapes, makes zeroed arrays and binds them.
 
     Args:
-        ctx: context, default the current one.
+        ctx: context, default the current one; a list of contexts for ``placement='auto'``.
         grad_req: 'write', 'add' or 'null', for all, as list or by name.
         type_dict: dtypes by name.
+        group2ctx: contexts by name of the group (attribute ``ctx_group``).
         shared_exec: executor whose arena, and arrays of equal name and type, are used.
         shared_buffer: arrays by name to take and to add to.
         memory_limit: most bytes of internal arrays, a number or text as '2G'; forward values are
             dropped and computed again in the backward phase until they fit. None = no limit.
         precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's.
+        placement: 'auto' or `mx.placement.Auto`: nodes are spread over the contexts of `ctx` where
+            that saves time; or constraints, contexts by name of the node. See `mx.placement`.
         **kwargs: shapes of the inputs.
 
     Raises:
-        ShapeError, DTypeError, UnknownNameError, ParamError: shapes, dtypes or requests that do not
-            fit the symbol. A limit that cannot be met is found when a plan is made, at the first
-            `forward`.
+        ShapeError, DTypeError, UnknownNameError, ParamError: shapes, dtypes, requests, groups or
+            constraints that do not fit the symbol. A limit that cannot be met is found when a plan
+            is made, at the first `forward`.
     """
-    ctx = Context(ctx) if ctx is not None else current_context()
+    contexts = _contexts(ctx)
     limit = _limit(memory_limit)
     _distinct(symbol)
     requests = _requests(symbol, grad_req)
     types = bound_types(symbol, kwargs, type_dict)
+    placed = _placement(
+        symbol,
+        types,
+        requests,
+        contexts,
+        (group2ctx, placement),
+        limit=limit,
+        precision=precision,
+    )
+    home = contexts[0] if placed is None or len(placed.devices) > 1 else placed.only
     aux_names = set(symbol.list_auxiliary_states())
     args: dict[str, NDArray] = {}
     grads: dict[str, NDArray | None] = {}
     aux: dict[str, NDArray] = {}
     for value in symbol.graph().inputs:
         name, kind = value.node.name, types[value]
+        where = home if placed is None else Context.from_key(placed.where(value))
         old = _shared(
-            shared_exec, shared_buffer, "aux_dict" if name in aux_names else "arg_dict", name, kind
+            shared_exec,
+            shared_buffer,
+            "aux_dict" if name in aux_names else "arg_dict",
+            name,
+            kind,
+            where,
         )
-        array = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
+        array = old if old is not None else nd.zeros(kind.shape, where, dtype=kind.dtype)
         (aux if name in aux_names else args)[name] = array
         if shared_buffer is not None and name not in aux_names:
             shared_buffer.setdefault(name, array)
         if name not in aux_names and requests[name] != "null":
-            old = _shared(shared_exec, None, "grad_dict", name, kind)
-            grads[name] = old if old is not None else nd.zeros(kind.shape, ctx, dtype=kind.dtype)
-    arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, args, grads, requests, aux, types, arena, limit, precision)
+            old = _shared(shared_exec, None, "grad_dict", name, kind, where)
+            grads[name] = old if old is not None else nd.zeros(kind.shape, where, dtype=kind.dtype)
+    arena = _arena(shared_exec, home, placed)
+    return Executor(
+        symbol, home, args, grads, requests, aux, types, arena, limit, precision, placed
+    )
 
 
 def _limit(value: int | str | None) -> int | None:
@@ -126,6 +195,7 @@ def _shared(
     kind: str,
     name: str,
     type: TensorType,
+    where: Context,
 ) -> NDArray | None:
     for source in (getattr(executor, kind, None), buffer):
         found = source.get(name) if source is not None else None
@@ -133,6 +203,7 @@ def _shared(
             found is not None
             and tuple(found.shape) == type.shape
             and np.dtype(found.dtype) == type.dtype
+            and found.device == where.key
         ):
             return found
     return None
@@ -156,7 +227,7 @@ def _by_name(what: str, names: Sequence[str], given: Any, partial: bool) -> dict
 
 def bind(
     symbol: Symbol,
-    ctx: Context | None = None,
+    ctx: Context | Sequence[Context] | None = None,
     args: Any = None,
     args_grad: Any = None,
     grad_req: Any = "write",
@@ -165,10 +236,12 @@ def bind(
     shared_exec: Executor | None = None,
     memory_limit: int | str | None = None,
     precision: str | None = None,
+    placement: Any = None,
 ) -> Executor:
     """Binds given arrays.
 
     Args:
+        ctx, group2ctx, placement: see `simple_bind`; given arrays stay on their contexts.
         args, aux_states: arrays as list or by name, all of them.
         args_grad: arrays for the gradients; those left out are not computed.
         memory_limit: see `simple_bind`.
@@ -178,7 +251,7 @@ def bind(
         ShapeError, DTypeError: arrays that do not fit the symbol.
         UnknownNameError, ParamError: arrays missing.
     """
-    ctx = Context(ctx) if ctx is not None else current_context()
+    contexts = _contexts(ctx)
     limit = _limit(memory_limit)
     _distinct(symbol)
     requests = _requests(symbol, grad_req)
@@ -200,8 +273,14 @@ def bind(
                 f"[bind] expected a gradient of shape {tuple(arguments[name].shape)} for '{name}', "
                 f"got {tuple(grad.shape)}"
             )
-    arena = shared_exec._arena if shared_exec is not None else None
-    return Executor(symbol, ctx, arguments, grads, requests, states, types, arena, limit, precision)
+    asked = {n: r if n in grads else "null" for n, r in requests.items()}
+    wanted = (group2ctx, placement)
+    placed = _placement(symbol, types, asked, contexts, wanted, everything, limit, precision)
+    home = contexts[0] if placed is None or len(placed.devices) > 1 else placed.only
+    arena = _arena(shared_exec, home, placed)
+    return Executor(
+        symbol, home, arguments, grads, requests, states, types, arena, limit, precision, placed
+    )
 
 
 def evaluate(symbol: Symbol, ctx: Context | None = None, **kwargs: NDArray) -> list[NDArray]:

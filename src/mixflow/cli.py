@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import datasets, extras, models, profiler, train, visualization
+from . import datasets, extras, models, placement, profiler, train, visualization
 from .checkpoint import load_checkpoint
+from .context import cpu
 from .errors import FormatError, MixflowError, UnknownNameError, describe_unknown
 from .files import write_atomically
 from .im2rec import command as im2rec
@@ -267,6 +268,35 @@ def _utilisation_row(name: str, totals: dict[str, float]) -> list[Any]:
     return [name, totals["cpu_percent_mean"], totals["cpu_percent_max"], *megabytes]
 
 
+def _placement(args: argparse.Namespace) -> None:
+    """``mixflow placement``: where the nodes of a network would run, and what that costs."""
+    symbol = train.network(args.network, args.classes)
+    shapes = models.input_shapes(args.network, args.batch_size, args.image_shape)
+    contexts = [cpu(k) for k in range(args.contexts)]
+    requests = {n: "null" if args.predict or n in shapes else "write" for n in symbol.list_inputs()}
+    wanted = placement.Auto(costs=args.costs)
+    bound: Any = symbol
+    executor = bound.simple_bind(contexts, grad_req=requests, placement=wanted, **shapes)
+    report = executor.placement
+    what = "prediction" if args.predict else "training"
+    _table(
+        f"{args.network}, batch {args.batch_size}, {what}",
+        ("context", "nodes", "computes, ms", "keeps, MB"),
+        [
+            (
+                repr(load.context),
+                load.nodes,
+                f"{1e3 * load.seconds:.3f}",
+                f"{load.nbytes / 1e6:.1f}",
+            )
+            for load in report.loads
+        ],
+    )
+    print(report.summary())
+    if args.nodes:
+        _table("nodes", ("node", "context"), [(n, repr(c)) for n, c in report.nodes.items()])
+
+
 def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.replace("x", ",").split(","))
 
@@ -358,6 +388,19 @@ def parser() -> argparse.ArgumentParser:
     used.add_argument("--title", default="", help="over the picture")
     used.add_argument("--tensorboard", help="folder for TensorBoard scalars")
     used.set_defaults(run=_utilisation)
+
+    place = commands.add_parser("placement", help="nodes of a network over several contexts")
+    _add(place, "--network", "googlenet", NETWORK_HELP)
+    _add(place, "--batch-size", 8, "samples per batch")
+    place.add_argument("--classes", type=int, default=None, help="default: those of its paper")
+    place.add_argument("--image-shape", type=_shape, default=None, help="default: the network's")
+    place.add_argument("--contexts", type=_positive, default=2, help="CPU contexts (default: 2)")
+    place.add_argument("--predict", action="store_true", help="forward only, inference mode")
+    place.add_argument(
+        "--costs", choices=placement.COSTS, default="measured", help="of steps (default: measured)"
+    )
+    place.add_argument("--nodes", action="store_true", help="the context of every node too")
+    place.set_defaults(run=_placement)
 
     im2rec.add_im2rec(commands.add_parser("im2rec", help="record files from images"))
     im2rec.add_rec2idx(commands.add_parser("rec2idx", help="the index of a record file"))

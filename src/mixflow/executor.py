@@ -18,16 +18,19 @@ from . import dtype as dtypes
 from . import ndarray as nd
 from .backends import default_backend
 from .context import Context
-from .errors import GraphError, ShapeError, UnknownNameError, describe_unknown
+from .errors import GraphError, ParamError, ShapeError, UnknownNameError, describe_unknown
 from .ir import Graph, TensorType, Value
 from .ndarray import NDArray
 from .passes.cache import cached_plan, cached_types
 from .passes.infer import Types, infer
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish
+from .passes.place import Places
+from .passes.placed import Arenas, compile_placed
 from .passes.plan import CompiledPlan
 from .passes.precision import requested, served
 from .passes.recompute import Saving
+from .placement import Placement, Report
 from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
 
@@ -70,9 +73,13 @@ class Executor:
         arena: Any = None,
         memory_limit: int | None = None,
         precision: str | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self._symbol = symbol
         self._ctx = ctx
+        self._placement = placement
+        spread = placement is not None and len(placement.devices) > 1
+        self._placed = placement if spread else None  # where it runs on several contexts
         self._args = dict(args)
         self.aux_dict = dict(aux)
         self._grad_req = {n: grad_req.get(n, "null") for n in self._args}
@@ -82,7 +89,7 @@ class Executor:
                 self._grad_req[name] = "null"
         self._wants_gradients = any(r != "null" for r in self._grad_req.values())
         self._types = types
-        self._arena = arena if arena is not None else _rt.core.Arena(ctx.key)
+        self._arena = arena if arena is not None else self._new_arena()
         self._memory_limit = memory_limit
         self._precision = requested(precision)
         self._graph = symbol.graph()
@@ -95,7 +102,18 @@ class Executor:
         self._pending: _Program | None = None
         self._monitor: tuple[Callable[[str, NDArray], None], bool] | None = None
 
+    def _new_arena(self) -> Any:
+        return _rt.core.Arena(self._ctx.key) if self._placed is None else Arenas()
+
     # -- what is bound
+
+    @property
+    def placement(self) -> Report | None:
+        """Where the nodes run and what that costs, by estimate; None where nobody asked for it.
+
+        The first look at a placement by groups times the kernels, and waits for all work.
+        """
+        return None if self._placement is None else self._placement.report()
 
     @property
     def ctx(self) -> Context:
@@ -143,13 +161,19 @@ class Executor:
 
     def _output_arrays(self) -> list[NDArray]:
         if self._outputs is None:
-            self._outputs = [self._empty(self._types[v]) for v in self._symbol.heads]
+            self._outputs = [self._empty(v) for v in self._symbol.heads]
         return self._outputs
 
-    def _empty(self, type: TensorType) -> NDArray:
+    def _empty(self, value: Value) -> NDArray:
+        type = self._types[value]
         shape: Any = type.shape
-        made: Any = _rt.core.empty(shape, dtypes.code(type.dtype), self._ctx.key)
+        made: Any = _rt.core.empty(shape, dtypes.code(type.dtype), self._where(value).key)
         return made  # type: ignore[no-any-return]
+
+    def _where(self, value: Value) -> Context:
+        """Context of a value of the symbol."""
+        placed = self._placed
+        return self._ctx if placed is None else Context.from_key(placed.where(value))
 
     @property
     def precision(self) -> str:
@@ -180,16 +204,17 @@ class Executor:
             arrays += self._heads()
             for value in watched:
                 kind = self._types[value]
-                arrays.append(nd.zeros(kind.shape, self._ctx, dtype=kind.dtype))
+                arrays.append(nd.zeros(kind.shape, self._where(value), dtype=kind.dtype))
             arrays += [g for n in requests if (g := self.grad_dict[n]) is not None]
         types, asked = tuple(self._types[v] for v in graph.inputs), tuple(requests.items())
         saving = wanted_saving(self._symbol, self._memory_limit)
         where = (self._ctx.key, _rt.core.threads(), config.current().deterministic)
         how = (saving, self._precision, id(default_backend()))
-        key = (types, asked, train, backward, where, how)
-        make = partial(self._plan, graph, requests, train, backward, saving)
+        outputs = [*self._output_arrays(), *(self._empty(v) for v in watched)]
+        places = self._places(arrays, outputs)
+        key = (types, asked, train, backward, where, how, places and places.key)
+        make = partial(self._plan, graph, requests, train, backward, saving, places)
         compiled = cached_plan(graph.outputs, key, make)
-        outputs = [*self._output_arrays(), *(self._empty(self._types[v]) for v in watched)]
         bound = compiled.plan.bind([*arrays, *outputs], self._arena)
         return _Program(compiled, bound, outputs, count)
 
@@ -200,6 +225,7 @@ class Executor:
         train: bool,
         backward: bool,
         saving: Saving,
+        places: Places | None,
     ) -> CompiledPlan:
         if backward:
             lowered, _ = joint_graph(graph, self._types, requests, train=train)
@@ -207,9 +233,36 @@ class Executor:
             lowered = forward_graph(graph, self._types, train=train)
         label = f"{self._symbol.name or 'group'} ({'training' if backward else 'forward'})"
         backend = default_backend()
-        ready = finish(lowered, backend=backend, narrow=served(self._precision, backend))
+        narrow = served(self._precision, backend)
+        if places is not None:
+            return self._plan_placed(lowered, places, narrow, label)
+        ready = finish(lowered, backend=backend, narrow=narrow)
         keep = not train and not backward
         return build_plan(ready, backend, self._ctx.key, "arena", 0, label, saving, keep)
+
+    def _places(self, arrays: Sequence[NDArray], outputs: Sequence[NDArray]) -> Places | None:
+        """Where nodes and bound arrays are; None where there is one context."""
+        placed = self._placed
+        if placed is None:
+            return None
+        found = [tuple(a.device for a in part) for part in (arrays, outputs)]
+        return Places(placed.labels, found[0], found[1], placed.default)
+
+    def _plan_placed(self, graph: Graph, places: Places, narrow: Any, label: str) -> CompiledPlan:
+        assert self._placed is not None
+        made = compile_placed(
+            graph, places, default_backend(), narrow=narrow, link=self._placed.link, label=label
+        )
+        limit = self._memory_limit
+        for device in places.devices if limit is not None else ():
+            need = made.plan.bytes_on(device)
+            if need > (limit or 0):
+                raise ParamError(
+                    f"[bind] expected internal arrays of at most {limit} bytes on each context, "
+                    f"got {need} on {Context.from_key(device)}; values are not computed again "
+                    "where there are several contexts"
+                )
+        return made
 
     def _heads(self) -> list[NDArray]:
         """Head gradients: arrays of ones until the user gives others."""
@@ -217,7 +270,7 @@ class Executor:
             self._ones = []
             for value in self._symbol.heads:
                 found = self._types[value]
-                self._ones.append(nd.ones(found.shape, self._ctx, dtype=found.dtype))
+                self._ones.append(nd.ones(found.shape, self._where(value), dtype=found.dtype))
         return self._ones
 
     # -- running
@@ -256,7 +309,7 @@ class Executor:
             return self.backward()
         self._set_heads(None)
         self._pending = None
-        if self._seen or feeds is None:
+        if self._seen or feeds is None or self._placed is not None:
             self._settle()
             self._program(True, True).bound.run((), -1, None, feeds)
         else:
@@ -420,6 +473,7 @@ class Executor:
             self._arena,
             self._memory_limit,
             self._precision,
+            self._placement,
         )
 
     def set_monitor_callback(

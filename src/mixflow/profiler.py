@@ -6,17 +6,16 @@ of a limit is only as good as the limit, so that is measured, not taken from a d
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import _rt
-from . import dtype as dtypes
 from . import ndarray as nd
 from .context import cpu
 from .executor import Executor
+from .passes import cost
 from .passes.plan import CompiledPlan, Step
 from .symbol.symbol import Symbol
 
@@ -104,25 +103,11 @@ def work(plan: CompiledPlan) -> tuple[int, int]:
 
 
 def _nbytes(step: Step) -> int:
-    descs = [*step.input_descs, *step.output_descs]
-    return sum(math.prod(d.shape) * dtypes.from_code(d.dtype).itemsize for d in descs)
+    return cost.moved(step.input_descs, step.output_descs)
 
 
 def _flops(step: Step) -> int:
-    """Two for each multiplication and addition of a convolution or matrix product."""
-    ins, outs = [d.shape for d in step.input_descs], [d.shape for d in step.output_descs]
-    kind = step.op.removeprefix("blocked_")
-    if kind == "conv":
-        return 2 * math.prod(outs[0]) * math.prod(ins[1][1:])
-    if kind == "conv_data_grad":
-        return 2 * math.prod(ins[0]) * math.prod(ins[1][1:])
-    if kind == "conv_weight_grad":
-        return 2 * math.prod(ins[0]) * math.prod(outs[0][1:])
-    if kind == "matmul":
-        m = outs[0][-2]
-        inner = ins[0][-1] if ins[0][-2] == m else ins[0][-2]
-        return 2 * math.prod(outs[0]) * inner
-    return 0
+    return cost.flops(step.op, step.input_descs, step.output_descs)
 
 
 def by_primitive(rows: Sequence[StepProfile]) -> list[tuple[str, int, float]]:

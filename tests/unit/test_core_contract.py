@@ -268,6 +268,8 @@ def test_draw_numbers_are_taken_at_push(core: Any) -> None:
     assert tuple(core.rng_state(CPU)) == (7, 4)
     core.set_rng_state((9, 100), CPU)
     assert made.run([out]) == 100
+    assert tuple(core.take_draws(5, CPU)) == (9, 102)
+    assert tuple(core.rng_state(CPU)) == (9, 107)
     core.seed(0)
     assert tuple(core.rng_state(CPU)) == (0, 0)
 

@@ -469,6 +469,11 @@ def rng_state(device: tuple[int, int]) -> tuple[int, int]:
     return (found[0], found[1])
 
 
+def take_draws(count: int, device: tuple[int, int]) -> tuple[int, int]:
+    """See `_rt.Core`."""
+    return state.take_draws(device, count)
+
+
 def set_rng_state(value: tuple[int, int], device: tuple[int, int]) -> None:
     """Restores what `rng_state` gave."""
     state.generators[device] = [int(value[0]), int(value[1])]

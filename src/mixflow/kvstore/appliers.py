@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ class Optimizing:
         self._updater: Updater | None = None
         self._weights: dict[str, tuple[Array, nd.NDArray]] = {}
         self._pending: dict[str, dict[str, Array]] = {}
+        #: Schedules have a state: each slice has its own.
+        self._schedule: Any = None
+        self._schedules: dict[str, Any] = {}
         #: Row numbers of slices that were updated by rows: as many bytes as rows, made once.
         self._numbers: dict[str, Array] = {}
 
@@ -56,6 +60,7 @@ class Optimizing:
                 )
             replace(value, merged)
             return
+        self._at_own_step(key)
         if isinstance(merged, RowGradient):
             self._apply_rows(key, value, merged)
             return
@@ -63,6 +68,17 @@ class Optimizing:
         gradient = nd.array(merged, dtype=self._gradient_dtype(weight, merged))
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
+
+    def _at_own_step(self, key: str) -> None:
+        """Schedules go by a slice's own number of updates: those of others may be a step ahead,
+        and which of them are is chance."""
+        assert self._updater is not None
+        optimizer = self._updater.optimizer
+        optimizer.num_update = optimizer._counts.get(key, optimizer.begin_num_update)
+        if optimizer.lr_scheduler is not None:
+            if key not in self._schedules:
+                self._schedules[key] = copy.deepcopy(self._schedule)
+            optimizer.lr_scheduler = self._schedules[key]
 
     def _apply_rows(self, key: str, value: Array, merged: RowGradient) -> None:
         """An update by rows: weight and states are seen as tables of rows for it."""
@@ -150,6 +166,8 @@ class Optimizing:
 
     def _set_optimizer(self, value: dict[str, Any]) -> None:
         self._updater = Updater(rebuild(value))
+        self._schedule = self._updater.optimizer.lr_scheduler
+        self._schedules.clear()
         self._weights.clear()
 
     def _set_rate(self, value: dict[str, Any]) -> None:

@@ -588,7 +588,7 @@ class DistKVStore(KVStore):
 
     def _bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
-        return self._link.sent_bytes, self._link.received_bytes
+        return self._link.moved_bytes
 
     def _close_at_exit(self) -> None:
         """A program that ended by an error does not leave the job: it is started again, and the
@@ -609,11 +609,14 @@ class DistKVStore(KVStore):
             self._sampler.close()
 
     def close(self) -> None:
-        """Waits until every push is confirmed, and leaves the job. Safe to call twice."""
+        """Waits until every push is made and confirmed, and leaves the job. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         try:
+            # Pushes that still wait for their gradients are not known to the link.
+            for known in self._keys.values():
+                known.tag.wait()
             self._link.settle(2 * self.options.deadline)
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._peers(), epoch, now))

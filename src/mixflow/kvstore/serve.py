@@ -70,7 +70,7 @@ def main() -> None:
         task["token"],
         task["name"],
         options.sample_period,
-        lambda: (server.sent_bytes, server.received_bytes),
+        lambda: server.moved_bytes,
     )
     server.run()
 

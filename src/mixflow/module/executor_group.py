@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from .. import ndarray as nd
 from ..context import Context
-from ..errors import ShapeError
+from ..errors import ParamError, ShapeError
 from ..io import DataBatch, DataDesc
 from ..ndarray import NDArray
 from ..symbol import Symbol
@@ -37,6 +39,50 @@ def _same_kind(source: NDArray, target: NDArray) -> bool:
     )
 
 
+def described(desc: Any) -> DataDesc:
+    """A `DataDesc` of what may be a tuple."""
+    return desc if isinstance(desc, DataDesc) else DataDesc(*desc)
+
+
+def shape_key(data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Any:
+    """What executors for these inputs differ in."""
+    return tuple((d.name, tuple(d.shape), np.dtype(d.dtype), d.layout) for d in (*data, *labels))
+
+
+def group_contexts(group2ctxs: Any, count: int) -> list[Any]:
+    """`group2ctx` of each of `count` executors, from any of the forms that MXNet takes.
+
+    Args:
+        group2ctxs: None; one mapping of names to contexts, for all executors; a list with one
+            mapping for each; or a mapping of names to lists of one or `count` contexts.
+
+    Raises:
+        ParamError: another form, or another number.
+    """
+    if group2ctxs is None:
+        return [None] * count
+    if isinstance(group2ctxs, (list, tuple)):
+        if len(group2ctxs) != count:
+            raise ParamError(
+                f"[Module] expected {count} group2ctxs, one for each context, got {len(group2ctxs)}"
+            )
+        return list(group2ctxs)
+    if not isinstance(group2ctxs, Mapping):
+        raise ParamError(
+            f"[Module] expected group2ctxs as a mapping or a list of mappings, got {group2ctxs!r}"
+        )
+    made: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, contexts in group2ctxs.items():
+        listed = list(contexts) if isinstance(contexts, (list, tuple)) else [contexts]
+        if len(listed) not in (1, count):
+            raise ParamError(
+                f"[Module] expected 1 or {count} contexts for the group '{name}', got {len(listed)}"
+            )
+        for number, own in enumerate(made):
+            own[name] = listed[number % len(listed)]
+    return made
+
+
 class ExecutorGroup:
     """The executors of a Module.
 
@@ -48,6 +94,8 @@ class ExecutorGroup:
         shared: group whose parameters and arenas are reused.
         memory_limit: most bytes of internal arrays on each context.
         precision: of `simple_bind`.
+        group2ctxs: of `simple_bind`, for each context.
+        placement: of `simple_bind`, with the contexts among which the one executor is spread.
     """
 
     def __init__(
@@ -60,6 +108,8 @@ class ExecutorGroup:
         shared: ExecutorGroup | None = None,
         memory_limit: int | str | None = None,
         precision: str | None = None,
+        group2ctxs: Sequence[Any] | None = None,
+        placement: tuple[Any, Sequence[Context]] = (None, ()),
     ) -> None:
         self.symbol = symbol
         self.contexts = list(contexts)
@@ -68,6 +118,8 @@ class ExecutorGroup:
         self.grad_req = dict(grad_req)
         self.memory_limit = memory_limit
         self.precision = precision
+        self.group2ctxs = group2ctxs or [None] * len(self.contexts)
+        self.placement = placement
         self.batch_size = data_shapes[0].shape[DataDesc.get_batch_axis(data_shapes[0].layout)]
         self.slices = split_batch(self.batch_size, len(self.contexts))
         self.executors = [self._bind(i, shared) for i in range(len(self.contexts))]
@@ -87,13 +139,16 @@ class ExecutorGroup:
         known = set(self.symbol.list_arguments())
         shapes = {k: v for k, v in shapes.items() if k in known}
         types = {k: v for k, v in types.items() if k in known}
+        request, spread = self.placement
         return self.symbol.simple_bind(
-            self.contexts[number],
+            self.contexts[number] if request is None else spread,
             grad_req=self.grad_req,
             type_dict=types,
             shared_exec=shared.executors[number] if shared else None,
             memory_limit=self.memory_limit,
             precision=self.precision,
+            group2ctx=self.group2ctxs[number],
+            placement=request,
             **shapes,
         )
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import initializer as init
 from .. import optimizer as opt
 from ..checkpoint import load_checkpoint, save_checkpoint
@@ -21,7 +19,7 @@ from ..ndarray import NDArray
 from ..symbol import Symbol
 from . import stores
 from .base_module import BaseModule
-from .executor_group import ExecutorGroup
+from .executor_group import ExecutorGroup, described, group_contexts, shape_key
 
 Params = dict[str, NDArray]
 #: Batch shapes whose executors a module keeps.
@@ -38,10 +36,14 @@ class Module(BaseModule):
         work_load_list: kept for MXNet programs; only equal loads are supported.
         fixed_param_names: parameters that get no gradient and no update.
         state_names: inputs that keep their value between batches.
+        group2ctxs: contexts by name of the group, for model parallelism: one mapping for all
+            contexts, a list with one for each, or a mapping of names to lists.
         precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's at bind.
+        placement: of `simple_bind`. With it the contexts share one executor and are not given
+            parts of the batch.
 
     Raises:
-        ParamError: a name that is no argument of the symbol.
+        ParamError: a name that is no argument of the symbol, or groups that do not fit.
     """
 
     def __init__(
@@ -57,10 +59,15 @@ class Module(BaseModule):
         group2ctxs: Any = None,
         compression_params: Mapping[str, Any] | None = None,
         precision: str | None = None,
+        placement: Any = None,
     ) -> None:
         super().__init__(logger)
         contexts = cpu() if context is None else context
         self._contexts = [contexts] if isinstance(contexts, Context) else list(contexts)
+        self._placement = (placement, self._contexts)
+        if placement is not None:
+            self._contexts = self._contexts[:1]
+        self._groups2ctx = group_contexts(group2ctxs, len(self._contexts))
         if work_load_list is not None and len(set(work_load_list)) > 1:
             raise ParamError(f"[Module] expected equal work loads, got {work_load_list}")
         self.symbol = symbol
@@ -163,26 +170,17 @@ class Module(BaseModule):
         if self.binded and not force_rebind:
             return
         kept = self.get_params() if self.params_initialized else None
-        data = [_description(d) for d in data_shapes]
+        data = [described(d) for d in data_shapes]
         labels = [
-            _description(d) for d in label_shapes or () if _description(d).name in self._label_names
+            described(d) for d in label_shapes or () if described(d).name in self._label_names
         ]
         self._check_shapes(data)
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
-        self._group = ExecutorGroup(
-            self.symbol,
-            self._contexts,
-            data,
-            labels,
-            requests,
-            shared,
-            memory_limit,
-            self._precision,
-        )
+        self._group = self._new_group(data, labels, requests, shared, memory_limit)
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
-        self._groups = {_shape_key(data, labels): self._group}
+        self._groups = {shape_key(data, labels): self._group}
         self._fused = None
         if shared_module is not None and shared_module.params_initialized:
             self.params_initialized = True
@@ -190,6 +188,27 @@ class Module(BaseModule):
             self._write_params(*kept)
         elif self._loaded is not None:
             self._install_loaded(*self._loaded)
+
+    def _new_group(
+        self,
+        data: Sequence[DataDesc],
+        labels: Sequence[DataDesc],
+        requests: Mapping[str, str],
+        shared: ExecutorGroup | None,
+        limit: int | str | None,
+    ) -> ExecutorGroup:
+        return ExecutorGroup(
+            self.symbol,
+            self._contexts,
+            data,
+            labels,
+            requests,
+            shared,
+            limit,
+            shared.precision if shared is not None else self._precision,
+            self._groups2ctx,
+            self._placement,
+        )
 
     def _install_loaded(self, args: Params, auxs: Params) -> None:
         """The parameters of `load`, if they are complete; else `init_params` must fill them up."""
@@ -220,23 +239,14 @@ class Module(BaseModule):
         """Other batch shapes with the same parameters."""
         self._require("binded")
         old = self._executors
-        data = [_description(d) for d in data_shapes]
-        labels = [_description(d) for d in label_shapes or ()]
+        data = [described(d) for d in data_shapes]
+        labels = [described(d) for d in label_shapes or ()]
         labels = [d for d in labels if d.name in self._label_names] or old.label_shapes
-        key = _shape_key(data, labels)
+        key = shape_key(data, labels)
         found = self._groups.pop(key, None)
         if found is None:
             self._check_fit(data, labels)
-            found = ExecutorGroup(
-                self.symbol,
-                self._contexts,
-                data,
-                labels,
-                old.grad_req,
-                old,
-                old.memory_limit,
-                old.precision,
-            )
+            found = self._new_group(data, labels, old.grad_req, old, old.memory_limit)
             while len(self._groups) >= _KEPT_GROUPS:
                 del self._groups[next(iter(self._groups))]
         self._groups[key] = self._group = found
@@ -589,11 +599,3 @@ class Module(BaseModule):
         if load_optimizer_states:
             made._preload_states = (f"{prefix}-{epoch:04d}.states", allow_pickle)
         return made
-
-
-def _shape_key(data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Any:
-    return tuple((d.name, tuple(d.shape), np.dtype(d.dtype), d.layout) for d in (*data, *labels))
-
-
-def _description(desc: Any) -> DataDesc:
-    return desc if isinstance(desc, DataDesc) else DataDesc(*desc)

@@ -248,6 +248,19 @@ def _copyto(data: Value) -> Value:
     return emit("copy", data)
 
 
+@define("_CrossDeviceCopy", shapes=same_shape)
+def _cross_device_copy(data: Value) -> Value:
+    """The input, copied: what stands at the border of two contexts (see `mixflow.placement`).
+
+    Args:
+        data: any shape.
+
+    Returns:
+        The shape of data.
+    """
+    return emit("copy", data)
+
+
 @define("BlockGrad", shapes=same_shape, vjp=lambda node, grads: [None], reuse=((0, 0),))
 def _block_grad(data: Value) -> Value:
     """The input; no gradient flows back.

@@ -25,7 +25,7 @@ class FusedUpdate:
     Args:
         updater: holds the optimizer and the states.
         indices: index of each parameter for the optimizer.
-        weights, grads: arrays of one context; the plan is bound to them.
+        weights, grads: arrays; the plan of each context is bound to those that lie there.
     """
 
     def __init__(
@@ -39,19 +39,19 @@ class FusedUpdate:
         self._indices = list(indices)
         self._weights = list(weights)
         self._grads = list(grads)
-        self._plans: dict[Any, Any] = {}  #: by signature
+        self._plans: dict[Any, list[Any]] = {}  #: by signature
         self._state: Any = None  #: what the numbers were made of, where that can be told
-        self._bound: Any = None
+        self._bound: list[Any] = []  #: by context
         self._numbers: list[float] = []
 
     @staticmethod
     def usable(optimizer: Optimizer, weights: Sequence[NDArray]) -> bool:
-        """Whether every update is an operator call on one context without float32 copies."""
+        """Whether every update is an operator call without float32 copies."""
         own = type(optimizer).update is Optimizer.update
         dense = all(w.stype == "default" for w in weights)
         plain = type(optimizer).update_multi_precision is Optimizer.update_multi_precision
         master = any(optimizer._needs_master(w) for w in weights)
-        return own and plain and dense and not master and len({w.context for w in weights}) == 1
+        return own and plain and dense and not master
 
     def run(self) -> None:
         """One update of every parameter."""
@@ -61,7 +61,8 @@ class FusedUpdate:
         if state is None or state != self._state:
             self._prepare([optimizer.update_rule(i) for i in self._indices])
             self._state = state
-        self._bound.run(self._numbers)
+        for bound in self._bound:
+            bound.run(self._numbers)
 
     def _prepare(self, rules: Sequence[UpdateRule]) -> None:
         """The numbers of a run, equal ones once, and the plan for them."""
@@ -78,20 +79,29 @@ class FusedUpdate:
             for rule in rules
         )
         self._numbers = [value for _, value in slots]
-        self._bound = self._plans.get(signature)
-        if self._bound is None:
-            self._bound = self._plans[signature] = self._build(rules, slots)
+        found = self._plans.get(signature)
+        if found is None:
+            devices = dict.fromkeys(w.device for w in self._weights)
+            found = self._plans[signature] = [self._build(rules, slots, d) for d in devices]
+        self._bound = found
 
-    def _build(self, rules: Sequence[UpdateRule], slots: Mapping[tuple[str, float], int]) -> Any:
-        graph, arrays = self._graph(rules, slots)
-        device = self._weights[0].context.key
+    def _build(
+        self,
+        rules: Sequence[UpdateRule],
+        slots: Mapping[tuple[str, float], int],
+        device: tuple[int, int],
+    ) -> Any:
+        graph, arrays = self._graph(rules, slots, device)
         compiled = compile_graph(graph, default_backend(), device=device)
         return compiled.plan.bind(arrays)
 
     def _graph(
-        self, rules: Sequence[UpdateRule], slots: Mapping[tuple[str, float], int]
+        self,
+        rules: Sequence[UpdateRule],
+        slots: Mapping[tuple[str, float], int],
+        device: tuple[int, int],
     ) -> tuple[ir.Graph, list[NDArray]]:
-        """The joint graph and the arrays of its arguments."""
+        """The joint graph of a device's parameters and the arrays of its arguments."""
         arguments: list[ir.Value] = []
         scalars = [
             ir.variable(f"{name}{number}", _NUMBER, "scalar") for (name, _), number in slots.items()
@@ -100,6 +110,8 @@ class FusedUpdate:
         updates: list[tuple[ir.Value, ir.Value]] = []
         for number, rule in enumerate(rules):
             weight, grad = self._weights[number], self._grads[number]
+            if weight.device != device:
+                continue
             own = [weight, grad, *state_list(self._updater.state(self._indices[number], weight))]
             values = [_argument(f"p{number}_{k}", array) for k, array in enumerate(own)]
             numbers = {n: scalars[slots[n, float(v)]] for n, v in rule.scalars.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,22 @@ from .keep import keep as keep_pass
 from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
+from .place import Places
+from .place import place as place_pass
 from .plan import CompiledPlan, Step
 from .precision import precision as precision_pass
 from .recompute import Saving, fit
-from .schedule import AGAIN, ORDER, Schedule, ScheduleBuilder, Task, Use, desc_of, kernel_pairs
+from .schedule import (
+    AGAIN,
+    ORDER,
+    PIECES,
+    Schedule,
+    ScheduleBuilder,
+    Task,
+    Use,
+    desc_of,
+    kernel_pairs,
+)
 from .simplify import simplify
 
 MEMORY = ("arena", "inplace", "none")
@@ -88,8 +101,12 @@ def compile_graph(
 _LOWERED = frozenset({"typed", "primitives"})
 
 
-def _finishing(fuse: bool, backend: Any, narrow: Any = None) -> tuple[Pass, ...]:
+def _finishing(
+    fuse: bool, backend: Any, narrow: Any = None, places: Places | None = None
+) -> tuple[Pass, ...]:
     passes = [Pass("simplify", simplify, _LOWERED, frozenset({"simple"}))]
+    if places is not None:
+        passes.append(Pass("place", lambda g: place_pass(g, places), _LOWERED))
     if fuse:
         passes.append(Pass("fold_norm", fold_norm, _LOWERED))
     if narrow is not None:
@@ -116,13 +133,15 @@ def finish(
     fuse: bool = True,
     backend: Any = None,
     narrow: tuple[Any, np.dtype[Any]] | None = None,
+    places: Places | None = None,
 ) -> Graph:
     """Simplified, laid out for `backend`, fused unless told otherwise; takes primitives.
 
     Args:
         narrow: for mixed precision: the backend that says which products pay, and the dtype.
+        places: where the nodes run; None = all on one device.
     """
-    return run_passes(graph, _finishing(fuse, backend, narrow), _LOWERED)
+    return run_passes(graph, _finishing(fuse, backend, narrow, places), _LOWERED)
 
 
 #: Nanoseconds of one thread below which a whole plan stays on it: bringing others in, step by step,
@@ -216,7 +235,6 @@ def build_plan(
     Raises:
         ParamError: the limit of `saving` cannot be met.
     """
-    from .. import _rt
 
     def place(graph: Graph) -> tuple[int, _Placed]:
         made = _placed(graph, backend, device, memory, threads, keep)
@@ -225,14 +243,48 @@ def build_plan(
     _, placed = place(graph)
     if saving:
         placed = fit(graph, placed.tasks, placed.arena, saving, place) or placed
+    return _assembled(placed, device, memory, label, placed.schedule.draws)
+
+
+def build_part(
+    graph: Graph,
+    backend: Any,
+    device: tuple[int, int],
+    threads: int,
+    label: str,
+    draws: Sequence[str],
+) -> CompiledPlan:
+    """The plan of what one device does of a graph that runs on several; its pieces are phases.
+
+    Args:
+        graph: its `meta` has an order of nodes and the piece of each (pass split).
+        threads: for kernels.
+        draws: label of every draw of the whole graph, in the order of their numbers.
+    """
+    placed = _placed(graph, backend, device, "arena", threads, False)
+    return _assembled(placed, device, "arena", label, draws)
+
+
+def _phase_ends(graph: Graph, tasks: Sequence[Task]) -> list[int]:
+    """Number of tasks up to the end of each phase; a piece without a task has none."""
+    if graph.meta.get(PIECES) is not None:
+        after = [k for k in range(1, len(tasks)) if tasks[k].phase != tasks[k - 1].phase]
+        return [*after, len(tasks)]
+    if graph.phase_outputs is not None:
+        return [sum(t.phase == 0 for t in tasks), len(tasks)]
+    return [len(tasks)]
+
+
+def _assembled(
+    placed: _Placed, device: tuple[int, int], memory: str, label: str, draws: Sequence[str]
+) -> CompiledPlan:
+    """The core's plan of tasks that have their places."""
+    from .. import _rt
+
     graph, schedule, tasks = placed.graph, placed.schedule, placed.tasks
-    draws = {d: k for k, d in enumerate(schedule.draws)}
-    steps = [_step(task, placed.spaces, draws) for task in tasks]
-    ends = (
-        [sum(t.phase == 0 for t in tasks), len(tasks)]
-        if graph.phase_outputs is not None
-        else [len(tasks)]
-    )
+    numbers = {d: k for k, d in enumerate(draws)}
+    steps = [_step(task, placed.spaces, numbers) for task in tasks]
+    ends = _phase_ends(graph, tasks)
     plan = _rt.core.Plan(
         steps,
         schedule.arg_descs,
@@ -256,6 +308,7 @@ def build_plan(
         outputs=schedule.outputs,
         recomputed=sum(t.node is not None and AGAIN in t.node.attrs for t in tasks),
         kept=placed.kept,
+        pieces=sorted({t.phase for t in tasks}) if graph.meta.get(PIECES) is not None else [],
     )
 
 

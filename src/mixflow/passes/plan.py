@@ -43,12 +43,14 @@ class CompiledPlan:
         out_descs: descriptors of the graph's outputs.
         outputs: argument index of each graph output.
         memory: bytes by strategy: none, inplace, coshare, both, arena, lower_bound,
-            lower_bound_unfused.
+            lower_bound_unfused; where there are several devices, `copies`: arrays that values are
+            sent from and to.
         inplace: (output, input) pairs of arguments that may be one memory.
         draws: '<node label>#<k>', the k-th draw of that node, for each draw that a run takes.
         recomputed: steps of the backward phase that compute forward values again.
         kept: bytes of each binding for what is made of parameters alone (pass keep).
         phase_ends: number of steps up to the end of each phase.
+        pieces: of a part of a placed graph: the piece that each phase of the plan is.
     """
 
     plan: Any
@@ -63,3 +65,4 @@ class CompiledPlan:
     outputs: list[int] = field(default_factory=list)
     recomputed: int = 0
     kept: int = 0
+    pieces: list[int] = field(default_factory=list)

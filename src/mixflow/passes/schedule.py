@@ -10,7 +10,7 @@ the old value is copied away before the write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ from .lower import DRAW
 FREE = frozenset({"reshape", "identity"})
 #: Attribute of nodes that compute a dropped value again; key of `Graph.meta` for an order of nodes.
 AGAIN, ORDER = "__again__", "order"
+#: Key of `Graph.meta`: the phase of each node, where they are more than forward and backward.
+PIECES = "pieces"
 #: (operator, parameters, input descriptors, output descriptors) -> kernel
 Prepare = Callable[[Operator, dict[str, Any], list[Desc], list[Desc]], Any]
 
@@ -90,6 +92,11 @@ class Use:
 def _natural(label: str) -> list[tuple[str, int]]:
     """Sorts numbers in a text by their value."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", label)]
+
+
+def draw_order(labels: Iterable[str]) -> list[str]:
+    """Labels of draws, each once, in the order of their numbers."""
+    return sorted(set(labels), key=_natural)
 
 
 @dataclass(eq=False)
@@ -168,6 +175,7 @@ class ScheduleBuilder:
         self.mutations: dict[int, Value] = {}  # task index -> the new version that it writes
         self.saved: dict[tuple[int, int], Use] = {}  # (buffer, epoch) -> private copy
         self.phase1: set[Node] | None = None
+        self.pieces: dict[Node, int] | None = graph.meta.get(PIECES)
         self.owner = _owned_versions(graph)
         self.order: Sequence[Node] = graph.meta.get(ORDER) or graph.nodes()
         if graph.phase_outputs is not None:
@@ -261,6 +269,8 @@ class ScheduleBuilder:
         return self.result
 
     def _phase(self, node: Node) -> int:
+        if self.pieces is not None:
+            return self.pieces.get(node, 0)
         return 1 if self.phase1 is not None and node in self.phase1 else 0
 
     def _node(self, node: Node) -> None:
@@ -450,7 +460,7 @@ class ScheduleBuilder:
 
     def _number_draws(self) -> None:
         """Slots follow the labels, not the tasks, whose order layouts and fusion change."""
-        self.result.draws = sorted({t.draw for t in self.tasks if t.draw is not None}, key=_natural)
+        self.result.draws = draw_order(t.draw for t in self.tasks if t.draw is not None)
 
     def _anti_dependencies(self) -> None:
         for buffer in self.buffers:

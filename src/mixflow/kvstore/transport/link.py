@@ -172,6 +172,11 @@ class Link:
         """Bytes sent to servers of this host."""
         return sum(channel.sent_bytes for channel in self._channels.values())
 
+    @property
+    def moved_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received in all, those between processes of this host included."""
+        return local.moved(self._channels.values(), self.sent_bytes, self.received_bytes)
+
     def staged(self, values: Array) -> Array:
         """A copy of a flat array that may be pushed: in shared memory if a server is near and the
         array is big. It is kept until nothing refers to it."""

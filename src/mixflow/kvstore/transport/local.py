@@ -14,7 +14,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,7 @@ class Channel:
                 reference = Reference(next(numbers), next(numbers), next(numbers), next(numbers))
                 if reference.segment:
                     frames.append(self._mappings.array(reference))
+                    self.received_bytes += reference.nbytes
                 else:
                     frames.append(_cut(data, at, reference.nbytes))
                     at += reference.nbytes
@@ -226,6 +227,14 @@ class Channel:
         self.open = False
         self._peer.close()
         self._blocks.forget(self)
+
+
+def moved(channels: Iterable[Channel], sent: int, received: int) -> tuple[int, int]:
+    """Bytes that have gone through channels, and those of the network (`sent`, `received`)."""
+    for channel in list(channels):
+        sent += channel.sent_bytes
+        received += channel.received_bytes
+    return sent, received
 
 
 def _cut(data: bytes, at: int, length: int) -> memoryview:

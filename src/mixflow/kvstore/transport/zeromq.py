@@ -98,6 +98,11 @@ class Server:
         if self._listener is not None:
             shard.move_values(SharedArena(self._blocks))
 
+    @property
+    def moved_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received in all, those between processes of this host included."""
+        return local.moved(list(self._peers.values()), self.sent_bytes, self.received_bytes)
+
     def run(self) -> None:
         """Serves until `stop`. Closes its sockets at the end."""
         self._poller = self._zmq.Poller()
