@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-import crew  # noqa: E402 - beside this folder
+import crew
 
 
 def member():

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-import crew  # noqa: E402 - beside this folder
+import crew
 
 
 def member():

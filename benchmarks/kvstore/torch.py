@@ -1,6 +1,5 @@
 """The same on PyTorch: an all-reduce over gloo of two processes."""
 
-import os
 import socket
 import sys
 from pathlib import Path

@@ -292,9 +292,7 @@ class Client:
             elif now >= request.repeat_at:
                 self._send(request, now)
 
-    def _by_server(
-        self, slices: Iterable[str], via: str | None = None
-    ) -> dict[str, list[str]]:
+    def _by_server(self, slices: Iterable[str], via: str | None = None) -> dict[str, list[str]]:
         grouped: dict[str, list[str]] = {}
         for key in slices:
             grouped.setdefault(via or self._where(key), []).append(key)

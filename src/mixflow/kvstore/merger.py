@@ -385,4 +385,3 @@ class Merger:
         if key not in self.homes:
             raise MixflowError(f"[kvstore merger] expected the server of '{key}', got none")
         return self.homes[key]
-

@@ -74,7 +74,9 @@ class Sum:
         if self._total is not None and self._last is not None:
             np.add(self._total, self._last, out=target)
         else:
-            np.copyto(target, self._last if self._total is None else self._total)
+            found = self._last if self._total is None else self._total
+            assert found is not None
+            np.copyto(target, found)
 
     def array(self) -> Array:
         """The sum; it may be one of the arrays that were added."""

@@ -72,7 +72,8 @@ class Call:
             callback(self)
 
     def then(self, callback: Callable[[Call], None]) -> None:
-        """Calls `callback` when the call has ended (at once if it has), on the link's thread or the caller's."""
+        """Calls `callback` when the call has ended (at once if it has), on whatever thread ends
+        it."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -349,7 +350,8 @@ class Link:
 
     def _ended(self) -> list[tuple[Call, Ticket]]:
         """Takes the calls that have ended."""
-        ended, waiting = [], []
+        ended: list[tuple[Call, Ticket]] = []
+        waiting: list[tuple[Call, Ticket]] = []
         for call, ticket in self._waiting:
             over = ticket.settled if call.settled else ticket.done
             (ended if over else waiting).append((call, ticket))
