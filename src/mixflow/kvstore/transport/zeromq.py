@@ -207,10 +207,12 @@ class Server:
                 self._held.setdefault(channel, []).extend(message for _ in copies)
                 continue
             frames = wire.encode(message)
-            if self._mangler.faults.delay:
+            if self._mangler.faults.delay or self._mangler.faults.rate:
                 frames = [bytes(frame) for frame in frames]
+            size = sum(len(f) for f in frames)
             for receiver, copy in self._mangler.put((to, frames), now):
-                self._send(receiver, copy)
+                for _, sent in self._mangler.take_time((receiver, copy), size, now):
+                    self._send(receiver, sent)
         if self._held:
             if self._held_until is None:
                 self._held_until = now + HOLD_SECONDS
