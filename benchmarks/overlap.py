@@ -147,7 +147,8 @@ def main():
             f"{100 * found['trace']:.0f} %",
             flush=True,
         )
-    target = Path(__file__).resolve().parent / "results" / "overlap.json"
+    target = Path(__file__).resolve().parent / "results" / "overlap" / "rows.json"
+    target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(rows, indent=1) + "\n")
     return None
 
