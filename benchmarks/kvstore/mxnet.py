@@ -50,4 +50,5 @@ if __name__ == "__main__":
     member()
 else:
     VERSION = "mxnet 1.9.1"
+    WARM_UP = 1
     CASES = crew.cases(lambda: crew.Crew(2, start))

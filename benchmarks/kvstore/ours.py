@@ -67,4 +67,5 @@ else:
     import mixflow
 
     VERSION = f"mixflow {mixflow.__version__}"
+    WARM_UP = 1
     CASES = crew.cases(lambda: crew.Crew(2, lambda environment: [Launched(environment)]))

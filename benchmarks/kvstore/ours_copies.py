@@ -28,6 +28,7 @@ if __name__ == "__main__":
     member()
 else:
     VERSION = "numpy copies"
+    WARM_UP = 1
     CASES = crew.cases(
         lambda: crew.Crew(2, lambda env: [crew.python(__file__, env) for _ in range(2)])
     )

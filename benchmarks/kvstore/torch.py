@@ -52,4 +52,5 @@ else:
 
     sys.path.insert(0, here)
     VERSION = f"torch {torch.__version__} gloo"
+    WARM_UP = 1
     CASES = crew.cases(lambda: crew.Crew(2, start))

@@ -1,4 +1,4 @@
-"""The merger of one host as a process: ``python -m mixflow.kvstore.host``, and how workers find it.
+"""The merger of one host, and how workers find it; `serve_host` is its process.
 
 Workers start it when their servers are on other hosts and they have neighbours; several may try,
 and the one whose process binds the name wins. It ends by itself some seconds after its last worker
@@ -9,7 +9,6 @@ Its task comes as JSON on standard input, like a server's.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from ..errors import MixflowError
 from .client import Client
 from .merger import MERGE_SECONDS, Merger, Order
 from .options import StoreOptions
-from .rendezvous import Enquirer
 from .transport import local
 from .transport.zeromq import Call, Link, Server
 
@@ -112,7 +110,7 @@ def ensure(task: Mapping[str, Any]) -> None:
     if local.is_there(name):
         return
     child = subprocess.Popen(
-        [sys.executable, "-m", "mixflow.kvstore.host"],
+        [sys.executable, "-m", "mixflow.kvstore.serve_host"],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
@@ -126,25 +124,3 @@ def ensure(task: Mapping[str, Any]) -> None:
                 f"{START_SECONDS:g} s, got none"
             )
         time.sleep(0.02)
-
-
-def main() -> None:
-    """Runs the merger of the task on standard input."""
-    import threading
-
-    task = json.loads(sys.stdin.readline())
-    options = StoreOptions.from_json(task["options"])
-    enquirer = Enquirer(task["rendezvous"], task["token"], f"{NAME}-{task['host']}")
-
-    def find() -> Mapping[str, str]:
-        found: Mapping[str, str] = enquirer.wait_for_servers("servers", options.deadline)["servers"]
-        return found
-
-    with contextlib.suppress(OSError):
-        made = HostMerger(task["address"], task["servers"], options, task["host"], find)
-        threading.Thread(target=made.stop_when_alone, daemon=True).start()
-        made.run()
-
-
-if __name__ == "__main__":
-    main()

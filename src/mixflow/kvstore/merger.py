@@ -141,6 +141,7 @@ class Merger:
         self.incarnation = incarnation
         self.seconds = seconds
         self.arena = arena or PlainArena()
+        self.deferring = False
         self.members: dict[int, str] = {}
         #: Server of each slice, as the workers say.
         self.homes: dict[str, str] = {}
@@ -174,6 +175,10 @@ class Merger:
             if any(now - since >= self.seconds for since in lane.since.values()):
                 self._leave_host([key], now)
         return self._out
+
+    def finish(self) -> Outgoing:
+        """Nothing waits until the rest was sent."""
+        return []
 
     def next_deadline(self) -> float | None:
         """Time at which `tick` has something to do, or None."""

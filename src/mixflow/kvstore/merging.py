@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import MixflowError
 from .messages import Array
-from .row_gradients import RowGradient, added
+from .row_gradients import RowGradient, add, added, replace
+
+#: Bytes from which a second thread is worth its start.
+PARALLEL_BYTES = 2 << 20
 
 
 class Arena(Protocol):
@@ -37,6 +42,18 @@ def copied(arena: Arena, values: Array) -> Array:
     made = arena.empty(values.size, values.dtype)
     made[...] = values.reshape(-1)
     return made
+
+
+def _add(a: Array, b: Array, out: Array) -> None:
+    """The sum of two arrays; of big ones, each half on a thread of its own."""
+    if out.nbytes < PARALLEL_BYTES:
+        np.add(a, b, out=out, casting="same_kind")
+        return
+    half = out.size // 2
+    other = threading.Thread(target=np.add, args=(a[:half], b[:half], out[:half]))
+    other.start()
+    np.add(a[half:], b[half:], out=out[half:])
+    other.join()
 
 
 class Sum:
@@ -78,9 +95,11 @@ class Sum:
     def into(self, target: Array) -> None:
         """Writes the sum into an array."""
         if self._total is not None and self._last is not None:
-            np.add(self._total, self._last, out=target, casting="same_kind")
+            _add(self._total, self._last, target)
         elif self._total is not None or self._last is not None:
-            np.copyto(target, self._last if self._total is None else self._total)
+            found = self._last if self._total is None else self._total
+            assert found is not None
+            np.copyto(target, found)
         else:
             target[...] = 0
         if self._rows is not None:
@@ -98,3 +117,34 @@ class Sum:
             self._rows.add_to(self._total)
             self._rows = None
         return self._total
+
+
+class Assign:
+    """No optimizer: a round's sum replaces the value, as in a store without an updater."""
+
+    replaces = True
+
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+        """Copies the merged gradient over the value."""
+        replace(value, merged)
+
+    def configure(self, setting: str, value: dict[str, Any]) -> None:
+        """Takes no setting."""
+        raise MixflowError(f"[kvstore server] expected an applier with settings, got {setting!r}")
+
+    def states(self, key: str) -> dict[str, Array]:
+        """Keeps nothing."""
+        return {}
+
+    def restore(self, key: str, states: dict[str, Array]) -> None:
+        """Keeps nothing."""
+
+
+class Add(Assign):
+    """Additive values: a table's increments."""
+
+    replaces = False
+
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+        """Adds the merged increments to the value."""
+        add(value, merged)

@@ -62,9 +62,12 @@ def main() -> None:
     task = json.loads(sys.stdin.readline())
     options = StoreOptions.from_json(task["options"])
     host = os.environ.get("DMLC_NODE_HOST", "")
-    server = Server(make_shard(task, options), task["bind"], options.faults, host)
+    shard = make_shard(task, options)
+    server = Server(shard, task["bind"], options.faults, host)
     threading.Thread(target=_follow_parent, args=[server], daemon=True).start()
-    threading.Thread(target=_stay_known, args=[task, server], daemon=True).start()
+    threading.Thread(
+        target=_stay_known, args=[task, server, shard.incarnation], daemon=True
+    ).start()
     start_sampler(
         task["rendezvous"],
         task["token"],
@@ -84,7 +87,7 @@ def _follow_parent(server: Server) -> None:
     threading.Timer(5.0, os._exit, [1]).start()
 
 
-def _stay_known(task: dict[str, Any], server: Server) -> None:
+def _stay_known(task: dict[str, Any], server: Server, incarnation: int) -> None:
     """Registers the address again and again: a restarted rendezvous learns it too."""
     enquirer = Enquirer(task["rendezvous"], task["token"], task["name"])
     while True:
@@ -92,7 +95,7 @@ def _stay_known(task: dict[str, Any], server: Server) -> None:
             "register",
             START_SECONDS,
             address=server.address,
-            incarnation=server.shard.incarnation,
+            incarnation=incarnation,
         )
         threading.Event().wait(ALIVE_SECONDS)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ..errors import MixflowError
 from ..ndarray.rows import wide
-from .merging import Arena, PlainArena, Sum, copied
+from .merging import Add, Arena, Assign, PlainArena, Sum, copied
 from .messages import (
     Applied,
     Array,
@@ -43,10 +43,14 @@ from .messages import (
     Values,
 )
 from .policy import Member, Part, Policy, Progress, Verdict
-from .row_gradients import RowGradient, add, chosen, replace
+from .row_gradients import RowGradient, chosen
 from .sharding import Directory
 
+__all__ = ["Add", "Applier", "Assign", "Ledger", "Memory", "Shard"]
+
 Outgoing = list[tuple[str, Message]]
+#: Bytes from which a slice's commit may wait until its values are on their way.
+DEFER_BYTES = 256 << 10
 
 
 class Applier(Protocol):
@@ -126,37 +130,6 @@ class Memory:
         return copy.deepcopy(self._roster)
 
 
-class Assign:
-    """No optimizer: a round's sum replaces the value, as in a store without an updater."""
-
-    replaces = True
-
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
-        """Copies the merged gradient over the value."""
-        replace(value, merged)
-
-    def configure(self, setting: str, value: dict[str, Any]) -> None:
-        """Takes no setting."""
-        raise MixflowError(f"[kvstore server] expected an applier with settings, got {setting!r}")
-
-    def states(self, key: str) -> dict[str, Array]:
-        """Keeps nothing."""
-        return {}
-
-    def restore(self, key: str, states: dict[str, Array]) -> None:
-        """Keeps nothing."""
-
-
-class Add(Assign):
-    """Additive values: a table's increments."""
-
-    replaces = False
-
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
-        """Adds the merged increments to the value."""
-        add(value, merged)
-
-
 @dataclass(slots=True)
 class Reader:
     """A read that waits: who asked, under which number, at which clock, since when, for which
@@ -233,6 +206,10 @@ class Shard:
         self.directory = directory
         self._decode = decode
         self._out: Outgoing = []
+        #: Whether `finish` is called after what `handle` and `tick` gave has been sent.
+        self.deferring = False
+        self._uncommitted: dict[str, Slot] = {}
+        self._unconfirmed: Outgoing = []
         self._handlers: dict[type[Message], Callable[[Any, float], None]] = {
             Place: self._place,
             Init: self._init,
@@ -308,6 +285,15 @@ class Shard:
         except MixflowError as error:
             self._send(message.sender, Failed(self.name, message.number, str(error)))
         return self._out
+
+    def finish(self) -> Outgoing:
+        """Commits the big slices whose rounds were closed, and gives the confirmations. Their
+        values could be sent before: after a crash the same pushes give the same values."""
+        for key, slot in self._uncommitted.items():
+            self._commit(key, slot)
+        self._uncommitted.clear()
+        found, self._unconfirmed = self._unconfirmed, []
+        return found
 
     def tick(self, now: float) -> Outgoing:
         """Ends waits that have passed the deadline: with an error that names the missing workers,
@@ -567,7 +553,11 @@ class Shard:
                 slot.readers.remove(reader)
                 ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), done in confirmed.items():
-            self._confirm(sender, number, done)
+            later = [key for key in done if key in self._uncommitted]
+            self._confirm(sender, number, [key for key in done if key not in later])
+            if later:
+                applied = Applied(self.name, number, tuple(later), self.incarnation)
+                self._unconfirmed.append((sender, applied))
         for (sender, number), found in ready.items():
             self._answer(sender, number, found)
 
@@ -588,7 +578,10 @@ class Shard:
         if merged is not None:
             self._update(key, slot, merged, len(slot.progress.rounds[step]))
         self.policy.close(slot.progress)
-        self._commit(key, slot)
+        if self.deferring and slot.value.nbytes >= DEFER_BYTES:
+            self._uncommitted[key] = slot
+        else:
+            self._commit(key, slot)
         return slot.pushes.pop(step, [])
 
     def _update(self, key: str, slot: Slot, merged: Sum, count: int) -> None:

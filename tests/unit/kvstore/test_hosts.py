@@ -1,4 +1,4 @@
-"""Level 1 between processes of one host: shared memory, and the host's merger, over real sockets."""
+"""Level 1 between processes of one host: shared memory and the host's merger, on real sockets."""
 
 import gc
 import os
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import mixflow as mx
-from mixflow.errors import MXNetError
+from mixflow.errors import MixflowError, MXNetError
 from mixflow.kvstore.appliers import Optimizing
+from mixflow.kvstore.client import Ticket
 from mixflow.kvstore.compression import decode
 from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.host import HostMerger, address_of
@@ -120,7 +121,7 @@ def count_up(size, steps, rescale=1.0):
 def test_bytes_that_leave_a_host_do_not_grow_with_its_workers():
     sent, received = {}, {}
     for workers in (1, 2, 4):
-        with job(workers, name=f"bytes{workers}") as (stores, server, merger):
+        with job(workers, name=f"bytes{workers}") as (stores, _, merger):
             together(lambda store: store.init("n", mx.nd.zeros((50_000,))), stores)
             before = merger.link.sent_bytes, merger.link.received_bytes
             for _ in range(4):
@@ -143,7 +144,7 @@ def test_bytes_that_leave_a_host_do_not_grow_with_its_workers():
     "policy", [Sync(), Async(), Bounded(staleness=1), Backup(take=2)], ids=lambda p: p.name
 )
 def test_merged_pushes_count_as_those_of_their_workers(policy):
-    with job(2, name=policy.name, policy=policy) as (stores, server, merger):
+    with job(2, name=policy.name, policy=policy) as (stores, _, merger):
         assert together(count_up(30_000, 6), stores) == [[18.0]] * 2
         assert merger.merger.members == {0: "worker0", 1: "worker1"}
 
@@ -156,7 +157,7 @@ def test_a_bad_network_changes_nothing_in_what_a_merger_counts():
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_on_one_host_nothing_goes_over_the_network_but_control(size):
-    with job(2, far=False, merged=False) as (stores, server, _):
+    with job(2, far=False, merged=False) as (stores, _, _):
         together(lambda store: store.init("n", mx.nd.zeros((size,))), stores)
         before = [store._link.sent_bytes for store in stores]
         for step in range(3):
@@ -171,7 +172,7 @@ def test_on_one_host_nothing_goes_over_the_network_but_control(size):
 
 
 def test_values_that_are_being_read_are_not_written():
-    with job(1, far=False, merged=False) as (stores, server, _):
+    with job(1, far=False, merged=False) as (stores, _, _):
         store, size = stores[0], 50_000
         store.init("n", mx.nd.ones((size,)))
         ticket = store._link.call("read", lambda c, now: c.pull(["n/0"], now)).wait(10)
@@ -245,8 +246,6 @@ def test_a_lost_neighbour_is_not_waited_for():
 
 
 def test_what_a_server_refuses_goes_again_part_by_part():
-    from mixflow.kvstore.client import Ticket
-
     merger = merger_of(0, 1)
     merger.handle(push(0, 0, number=7), 1.0)
     merger.handle(push(1, 0, number=8), 1.0)
@@ -262,8 +261,6 @@ def test_what_a_server_refuses_goes_again_part_by_part():
 
 
 def test_without_rounds_what_is_there_leaves_when_the_link_is_free():
-    from mixflow.kvstore.client import Ticket
-
     merger = merger_of(0, 1, policy=Async())
     merger.handle(push(0, 0, 1), 1.0)
     (first,) = merger.take_orders()
@@ -275,9 +272,6 @@ def test_without_rounds_what_is_there_leaves_when_the_link_is_free():
 
 
 def test_mistakes_have_errors():
-    from mixflow.errors import MixflowError
-    from mixflow.kvstore.client import Ticket
-
     merger = merger_of(0)
     ((_, answer),) = merger.handle(Enter("worker0", 3, 0, 1), 0.0)
     assert isinstance(answer, Failed) and "expected a push or a pull, got Enter" in answer.text

@@ -15,13 +15,17 @@ from typing import Any
 
 from ...errors import ParamError
 
+AHEAD_SECONDS = 2e-3
+
 
 @dataclass(frozen=True)
 class Faults:
-    """Shares of messages that are lost, sent twice, or delayed by up to `delay_s` seconds.
+    """Shares of messages that are lost, sent twice, or delayed by up to `delay_s` seconds; and a
+    slow link: `rate` bytes per second of each sender (0: as fast as it goes). A store with a rate
+    takes its servers for far, wherever they are.
 
     Raises:
-        ParamError: a share outside of [0, 1), or a negative delay.
+        ParamError: a share outside of [0, 1), or a negative delay or rate.
     """
 
     lose: float = 0.0
@@ -29,6 +33,7 @@ class Faults:
     delay: float = 0.0
     delay_s: float = 0.05
     seed: int = 0
+    rate: float = 0.0
 
     def __post_init__(self) -> None:
         shares = {"lose": self.lose, "repeat": self.repeat, "delay": self.delay}
@@ -37,6 +42,8 @@ class Faults:
                 raise ParamError(f"[faults] expected {name} in [0, 1), got {share}")
         if self.delay_s < 0:
             raise ParamError(f"[faults] expected delay_s >= 0, got {self.delay_s}")
+        if self.rate < 0:
+            raise ParamError(f"[faults] expected rate >= 0, got {self.rate}")
 
     @staticmethod
     def from_text(text: str) -> Faults:
@@ -71,6 +78,21 @@ class Mangler:
         self._random = random.Random(faults.seed)
         self._late: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
+        self._free_at = 0.0
+
+    def busy_until(self, now: float) -> float | None:
+        """When the slow link takes another message, or None when it does now. The next one may
+        wait in it for `AHEAD_SECONDS`, so that it never stands still between two."""
+        return self._free_at - AHEAD_SECONDS if self._free_at - AHEAD_SECONDS > now else None
+
+    def take_time(self, message: Any, nbytes: int, now: float) -> list[Any]:
+        """Puts a message on a slow link: it goes out (see `due`) when its last byte would have.
+        The messages that go out now: this one, where there is no rate."""
+        if not self.faults.rate:
+            return [message]
+        self._free_at = max(now, self._free_at) + nbytes / self.faults.rate
+        heapq.heappush(self._late, (self._free_at, next(self._order), message))
+        return []
 
     def put(
         self, message: Any, now: float, bytes_of: Callable[[Any], Any] = lambda message: message

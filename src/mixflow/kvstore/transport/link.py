@@ -72,7 +72,8 @@ class Call:
             callback(self)
 
     def then(self, callback: Callable[[Call], None]) -> None:
-        """Calls `callback` when the call has ended (at once if it has), on the link's thread or the caller's."""
+        """Calls `callback` when the call has ended (at once if it has), on whatever thread ends
+        it."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -158,6 +159,8 @@ class Link:
         old = self._channels.pop(server, None)
         if old is not None:
             old.close()
+        if self._mangler.faults.rate:
+            return
         made = local.connect(address, self._blocks, self._host)
         if made is not None:
             self._channels[server] = made
@@ -304,7 +307,9 @@ class Link:
         with self._lock:
             poller = self._pollers()
             now = time.monotonic()
-            wait = milliseconds([self.client.next_time(), self._mangler.next_time], now)
+            free = self._mangler.busy_until(now) if any(self._outgoing.values()) else None
+            times = [self.client.next_time(), self._mangler.next_time, free]
+            wait = milliseconds(times, now)
             self._wakes_at = now + wait / 1000
         return dict(poller.poll(wait))
 
@@ -354,7 +359,8 @@ class Link:
 
     def _ended(self) -> list[tuple[Call, Ticket]]:
         """Takes the calls that have ended."""
-        ended, waiting = [], []
+        ended: list[tuple[Call, Ticket]] = []
+        waiting: list[tuple[Call, Ticket]] = []
         for call, ticket in self._waiting:
             over = ticket.settled if call.settled else ticket.done
             (ended if over else waiting).append((call, ticket))
@@ -392,15 +398,24 @@ class Link:
             flying = self._flying.setdefault(server, {})
             for number in [n for n in flying if not self.client.is_open(n)]:
                 del flying[number]  # failed, or confirmed without a word of its arrival
-            while waiting and sum(flying.values()) < WINDOW_BYTES:
-                message = heapq.heappop(waiting)[2]
-                frames = wire.encode(message)
-                if isinstance(message, Push):
-                    flying[message.number] = sum(len(f) for f in frames)
-                for to, copy in self._mangler.put((server, frames), now):
-                    self._send(to, copy)
+            while (
+                waiting
+                and sum(flying.values()) < WINDOW_BYTES
+                and self._mangler.busy_until(now) is None
+            ):
+                self._send_next(server, waiting, now)
         for to, copy in self._mangler.due(now):
             self._send(to, copy)
+
+    def _send_next(self, server: str, waiting: list[tuple[int, int, Message]], now: float) -> None:
+        message = heapq.heappop(waiting)[2]
+        frames = wire.encode(message)
+        size = sum(len(f) for f in frames)
+        if isinstance(message, Push):
+            self._flying[server][message.number] = size
+        for to, copy in self._mangler.put((server, frames), now):
+            for _, sent in self._mangler.take_time((to, copy), size, now):
+                self._send(to, sent)
 
     def _send(self, server: str, frames: list[Any]) -> None:
         if server not in self._sockets:

@@ -44,7 +44,7 @@ def host_id(host: str = "") -> str:
 
 def _same_user(peer: socket.socket) -> bool:
     found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(found)[1] == os.getuid()
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
 def listen(address: str, host: str = "") -> socket.socket | None:
@@ -140,7 +140,8 @@ class Channel:
         self, messages: Sequence[Message], references: list[Reference]
     ) -> tuple[bytes, list[int]]:
         """The datagram, and the segments that the peer does not have yet."""
-        numbers, inline = [len(messages)], []
+        numbers = [len(messages)]
+        inline: list[Any] = []
         for message in messages:
             head, arrays = wire.split(message)
             numbers += (len(head), len(arrays))

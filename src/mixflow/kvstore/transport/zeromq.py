@@ -39,6 +39,12 @@ class Logic(Protocol):
     def tick(self, now: float) -> list[tuple[str, Message]]:
         """Does what is due and returns what to send."""
 
+    #: Set by the server: it calls `finish`.
+    deferring: bool
+
+    def finish(self) -> list[tuple[str, Message]]:
+        """Does what could wait until the rest was sent; returns what to send."""
+
     def next_deadline(self) -> float | None:
         """When `tick` has something to do."""
 
@@ -72,6 +78,7 @@ class Server:
         after: Callable[[], None] = lambda: None,
     ) -> None:
         self.shard = shard
+        shard.deferring = True
         self._after = after
         self.sent_bytes = self.received_bytes = 0
         self._zmq = load("zmq", "kvstore")
@@ -135,7 +142,7 @@ class Server:
             else:
                 self._accept()
         now = time.monotonic()
-        self._send_all(self.shard.tick(now), now)
+        self._serve(self.shard.tick(now), now)
         self._do_posted(now)
         for to, frames in self._mangler.due(now):
             self._send(to, frames)
@@ -184,14 +191,14 @@ class Server:
                 with contextlib.suppress(FormatError):
                     message = wire.decode(frames)
                     now = time.monotonic()
-                    self._send_all(self.shard.handle(message, now), now)
+                    self._serve(self.shard.handle(message, now), now)
 
     def _receive_local(self, channel: local.Channel) -> None:
         while (messages := channel.receive()) is not None:
             for message in messages:
                 self._channels[message.sender] = channel
                 now = time.monotonic()
-                self._send_all(self.shard.handle(message, now), now)
+                self._serve(self.shard.handle(message, now), now)
 
     def _drop(self, channel: local.Channel) -> None:
         self._poller.unregister(channel.number)
@@ -201,6 +208,10 @@ class Server:
         for name in [n for n, c in self._channels.items() if c is channel]:
             self.shard.lost(name, time.monotonic())
         self._channels = {n: c for n, c in self._channels.items() if c is not channel}
+
+    def _serve(self, outgoing: list[tuple[str, Message]], now: float) -> None:
+        self._send_all(outgoing, now)
+        self._send_all(self.shard.finish(), now)
 
     def _send_all(self, outgoing: list[tuple[str, Message]], now: float) -> None:
         """Sends messages; those for one local peer as one datagram. `Received` alone is no reason
@@ -212,10 +223,12 @@ class Server:
                 self._held.setdefault(channel, []).extend(message for _ in copies)
                 continue
             frames = wire.encode(message)
-            if self._mangler.faults.delay:
+            if self._mangler.faults.delay or self._mangler.faults.rate:
                 frames = [bytes(frame) for frame in frames]
+            size = sum(len(f) for f in frames)
             for receiver, copy in self._mangler.put((to, frames), now):
-                self._send(receiver, copy)
+                for _, sent in self._mangler.take_time((receiver, copy), size, now):
+                    self._send(receiver, sent)
         if self._held:
             if self._held_until is None:
                 self._held_until = now + HOLD_SECONDS
