@@ -22,7 +22,14 @@ PICTURES = {
     "processor": ("cpu_percent", "processor time of all processes, % of one core"),
     "network": ("megabytes_per_s", "loop-back interface, MB per s"),
 }
-NAMES = {"ours": "mixflow", "mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+#: Name and colour of each platform.
+LOOKS = {
+    "ours": ("mixflow", "tab:blue"),
+    "mxnet": ("MXNet", "tab:orange"),
+    "torch": ("PyTorch", "tab:red"),
+    "tensorflow": ("TensorFlow", "tab:green"),
+    "spark": ("Spark", "tab:purple"),
+}
 BEFORE_SECONDS = 2.0
 
 
@@ -38,8 +45,9 @@ def draw(rows: list[dict], column: str, label: str, path: Path) -> None:
             end = use["ended"] - use["began"]
             times = [t - use["began"] for t in use["seconds"]]
             kept = [k for k, t in enumerate(times) if -BEFORE_SECONDS <= t <= end + 0.5]
-            name = NAMES.get(row["rival"], row["rival"].capitalize())
-            axis.step([times[k] for k in kept], [use[column][k] for k in kept], label=name)
+            name, colour = LOOKS[row["rival"]]
+            values = [use[column][k] for k in kept]
+            axis.step([times[k] for k in kept], values, label=name, color=colour)
         axis.set(title=case, xlabel="seconds since the timed part began", ylabel=label)
         axis.set_ylim(0, None)
         axis.grid(alpha=0.3)

@@ -22,6 +22,7 @@ void register_few_kernels(Registry&);
 void register_winograd_kernels(Registry&);
 void register_pool_kernels(Registry&);
 void register_matmul_kernels(Registry&);
+void register_gemv_kernels(Registry&);
 void register_softmax_kernels(Registry&);
 void register_norm_kernels(Registry&);
 void register_blocked_kernels(Registry&);
@@ -106,6 +107,7 @@ void register_plain_kernels(Registry& target) {
     register_winograd_kernels(target);
     register_pool_kernels(target);
     register_matmul_kernels(target);
+    register_gemv_kernels(target);
     register_softmax_kernels(target);
     register_norm_kernels(target);
     register_blocked_kernels(target);

@@ -127,6 +127,9 @@ PRODUCTS = [
     ((100, 800), (800, 500)),
     ((131, 300), (300, 67)),
     ((2, 300), (300, 700)),
+    ((1, 131), (131, 70)),
+    ((133, 301), (301, 1)),
+    ((1, 6), (6, 9000)),
     ((4, 7, 9), (4, 9, 5)),
     ((4, 7, 9), (9, 5)),
     ((7, 9), (3, 9, 5)),
@@ -144,10 +147,19 @@ def test_matrix_product(shapes: Any, dtype: Any) -> None:
         same("matmul", {"transpose_a": ta, "transpose_b": tb}, [a, b], threads, wide=4)
 
 
+def test_products_with_a_vector_have_a_kernel_of_their_own() -> None:
+    params = {"transpose_a": False, "transpose_b": True}
+    a, b = draw((40, 30), np.float32, 0), draw((1, 30), np.float32, 1)
+    assert same("matmul", params, [a, b]).implementation == "gemv"
+    assert same("matmul", params, [b, a]).implementation == "gemv"
+    assert same("matmul", params, [a, draw((2, 30), np.float32, 1)]).implementation != "gemv"
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_product_over_an_empty_axis_is_zero(dtype: Any) -> None:
     a, b = np.empty((3, 0), dtype), np.empty((0, 4), dtype)
     same("matmul", {"transpose_a": False, "transpose_b": False}, [a, b])
+    same("matmul", {"transpose_a": False, "transpose_b": False}, [a, b[:, :1].copy()])
 
 
 POOLS = [

@@ -35,8 +35,8 @@ def loss_of(cell, variables, x, y):
     return tf.reduce_mean(losses)
 
 
-def gradients(cell, variables, x, y, step):
-    first = step % cell.steps_per_pass * cell.size
+def gradients(cell, variables, x, y, first):
+    """Of the batch that begins with a row."""
     with tf.GradientTape() as tape:
         last = first + cell.size
         loss = loss_of(cell, variables, x[first:last], y[first:last])
@@ -56,7 +56,8 @@ def synchronous(cell, out, rank):
     x, y = (tf.constant(np.array(a)) for a in part_of(cell, rank))
 
     def step_of(step):
-        found = gradients(cell, variables, x, y, step)
+        first = step % cell.steps_per_pass * cell.size
+        found = gradients(cell, variables, x, y, first)
         context = tf.distribute.get_replica_context()
         summed = context.all_reduce(tf.distribute.ReduceOp.MEAN, found)
         for variable, gradient in zip(variables, summed, strict=True):
@@ -123,8 +124,8 @@ def asynchronous(cell, out):
     def several(iterator, count):
         x, y = next(iterator)
         for _ in tf.range(count):
-            step = tf.random.uniform([], 0, cell.rows // cell.size, tf.int32)
-            found = gradients(cell, variables, x, y, step)
+            batch = tf.random.uniform([], 0, cell.rows // cell.size, tf.int32)
+            found = gradients(cell, variables, x, y, batch * cell.size)
             for variable, gradient in zip(variables, found, strict=True):
                 variable.assign_sub(cell.rate * gradient)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mixflow as mx
+from mixflow import _rt
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
 from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.compression import decode
@@ -268,6 +269,25 @@ def test_a_worker_that_ends_early_does_not_hold_up_the_others():
 
     with job(2) as stores:
         assert together(worker, stores) == [6.0, 10.0]
+
+
+def test_a_store_that_closes_waits_for_pushes_whose_gradients_are_not_there_yet():
+    """Else the last round of a job is closed without this worker's part."""
+    release = threading.Event()
+    with job(1) as (store,):
+        store.init("a", mx.nd.zeros((4,)))
+        gradient, out = mx.nd.zeros((4,)), mx.nd.zeros((4,))
+        handle = _rt.core.fresh_handle(gradient)
+
+        def make():
+            release.wait(20)
+            handle.copy_from_numpy(np.full(4, 3, np.float32))
+
+        _rt.core.push(make, [], [gradient], "a slow gradient", 0)
+        store.pushpull("a", gradient, out=out)
+        threading.Timer(0.3, release.set).start()
+        store.close()
+        assert out.asnumpy().tolist() == [3] * 4
 
 
 def test_mistakes_have_errors():
