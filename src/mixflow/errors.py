@@ -44,6 +44,10 @@ class FileError(MixflowError, OSError):
         return str(self.args[0]) if self.args else ""
 
 
+class MissingFileError(FileError, FileNotFoundError):
+    """A file does not exist; also Python's `FileNotFoundError`, which programs catch."""
+
+
 class GraphError(MixflowError):
     """A graph breaks an invariant (verifier), or cannot be differentiated."""
 

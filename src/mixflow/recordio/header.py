@@ -51,7 +51,7 @@ def pack(header: IRHeader | tuple[Any, ...], s: Buffer) -> bytes:
         _, label, first, second = header
         if isinstance(label, numbers.Number):
             return _FORMAT.pack(0, label, first, second) + bytes(memoryview(s))
-        labels = np.asarray(label, np.float32)
+        labels = _labels(label)
         head = _FORMAT.pack(labels.size, 0, first, second)
         return b"".join((head, labels.tobytes(), s))
     except (TypeError, ValueError, struct.error, OverflowError) as error:
@@ -59,6 +59,16 @@ def pack(header: IRHeader | tuple[Any, ...], s: Buffer) -> bytes:
             "[recordio.pack] expected a header (flag, label, id, id2) of numbers and bytes, got "
             f"{tuple(header)!r:.200} and {type(s).__name__}: {error}"
         ) from None
+
+
+def _labels(label: Any) -> Array:
+    """float32 labels; ValueError for what NumPy would make nan or numbers of: None, texts, gaps."""
+    found = np.asarray(label.asnumpy() if hasattr(label, "asnumpy") else label)
+    if found.size and found.dtype.kind not in "biufV":
+        raise ValueError(f"labels of {found.dtype}")
+    if np.ma.is_masked(label):
+        raise ValueError("masked labels")
+    return np.asarray(found, np.float32)
 
 
 def unpack(s: Buffer) -> tuple[IRHeader, Any]:
