@@ -30,10 +30,10 @@ _MEMORY = "/proc/meminfo"
 
 def _bounds(least: float | None, most: float | None, above: float | None = None) -> str:
     if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
-    parts = [f" above {above:g}"] if above is not None else []
-    parts += [f" of at least {least:g}"] if least is not None else []
-    parts += [f" of at most {most:g}"] if most is not None else []
+        return f" from {least} to {most}"
+    parts = [f" above {above}"] if above is not None else []
+    parts += [f" of at least {least}"] if least is not None else []
+    parts += [f" of at most {most}"] if most is not None else []
     return "".join(parts)
 
 
@@ -245,7 +245,7 @@ def checked(
             for key in kwargs:
                 if key in kinds:
                     kwargs[key] = check(title, key, kwargs[key], kinds[key])
-            return function(*given, **kwargs)  # type: ignore[arg-type]
+            return function(*given, **kwargs)
 
         return call
 

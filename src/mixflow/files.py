@@ -12,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 from .errors import FileError, FormatError, MissingFileError
 
@@ -56,9 +56,8 @@ def open_regular(path: Any, operator: str) -> BinaryIO:
         FileError: it cannot be opened; `MissingFileError` where there is none.
     """
     flags = getattr(os, "O_NONBLOCK", 0)
-    file: BinaryIO = open_file(
-        path, operator, opener=lambda name, mode: os.open(name, mode | flags)
-    )
+    opened = open_file(path, operator, opener=lambda name, mode: os.open(name, mode | flags))
+    file = cast(BinaryIO, opened)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise FormatError(f"[{operator}] expected a regular file, got {path!r:.200}")

@@ -88,7 +88,7 @@ class TestLists:
             im2rec.make_list(tmp_path / "a", folder)
         with pytest.raises(ParamError, match="expected a folder of images"):
             im2rec.make_list(tmp_path / "a", tmp_path / "none")
-        with pytest.raises(ParamError, match="at least one chunk"):
+        with pytest.raises(ParamError, match="chunks to be a whole number of at least 1"):
             im2rec.make_list(tmp_path / "a", folder, chunks=0)
         with pytest.raises(ParamError, match="together at most 1"):
             im2rec.make_list(tmp_path / "a", folder, train_ratio=0.8, test_ratio=0.3)
@@ -208,7 +208,7 @@ class TestRecords:
         (tmp_path / "a.lst").write_text("1\t0\tclass0/00.jpg\n")
         with pytest.raises(ParamError, match="expected color"):
             im2rec.im2rec(tmp_path / "a", folder, color=2)
-        with pytest.raises(ParamError, match="resize >= 0 and quality from 0 to 100"):
+        with pytest.raises(ParamError, match="quality to be a whole number from 0 to 100"):
             im2rec.im2rec(tmp_path / "a", folder, quality=101)
         with pytest.raises(ParamError, match="num_thread >= 0"):
             im2rec.im2rec(tmp_path / "a", folder, num_thread=-1)

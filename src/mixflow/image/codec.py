@@ -20,6 +20,7 @@ from .header import header as _read_header
 __all__ = [
     "FORMATS",
     "Header",
+    "as_three_axes",
     "border",
     "center_crop",
     "check_size",
@@ -140,7 +141,7 @@ def decode(
         raise _corrupt(operator, found, data, str(error)) from None
     if pixels is None:
         raise _corrupt(operator, found, data, "the decoder gives up")
-    return _as_three_axes(pixels)
+    return as_three_axes(pixels)
 
 
 def _checked_header(data: Array, operator: str, pixel_limit: int | None) -> Header:
@@ -178,7 +179,8 @@ def read_file(path: str, operator: str = "imread") -> bytes:
         raise made from None
 
 
-def _as_three_axes(image: Array) -> Array:
+def as_three_axes(image: Array) -> Array:
+    """(height, width, channels), also of a grey image without the last axis."""
     return image[:, :, None] if image.ndim == 2 else image
 
 
@@ -245,7 +247,7 @@ def resize(
         )
     cv2 = _cv2()
     try:
-        return _as_three_axes(cv2.resize(image, (width, height), interpolation=interp))
+        return as_three_axes(cv2.resize(image, (width, height), interpolation=interp))
     except cv2.error as error:
         raise ShapeError(
             f"[{operator}] expected an image that OpenCV resizes, got shape {image.shape} "
@@ -396,4 +398,4 @@ def border(
             f"[copyMakeBorder] expected an image that OpenCV extends, got {image.dtype} "
             f"{image.shape} ({str(error).strip().splitlines()[-1]})"
         ) from None
-    return _as_three_axes(made)
+    return as_three_axes(made)

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -210,7 +210,7 @@ def _open(path: str, append: bool) -> BinaryIO:
         with contextlib.suppress(PermissionError):
             os.unlink(target)
     plain = os.path.isfile(target) or not os.path.exists(target)
-    file: BinaryIO = open_file(target, "recordio", "ab" if plain else "wb", buffering=0)
+    file = cast(BinaryIO, open_file(target, "recordio", "ab" if plain else "wb", buffering=0))
     if plain and not lock(file):
         file.close()
         raise FileError(

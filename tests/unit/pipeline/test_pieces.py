@@ -90,9 +90,9 @@ def test_order_errors() -> None:
         shard(10, 3, 3)
     with pytest.raises(ParamError, match="at least one sample, got none in part 0 of 4"):
         Schedule(Order(2, num_parts=4, part_index=0), 1)
-    with pytest.raises(ParamError, match="wrap, pad or discard, got 'x'"):
+    with pytest.raises(ParamError, match="last to be one of 'wrap', 'pad', 'discard', got 'x'"):
         Schedule(Order(2), 1, "x")
-    with pytest.raises(ParamError, match="batch size of at least 1, got 0"):
+    with pytest.raises(ParamError, match="batch_size to be a whole number of at least 1, got 0"):
         Schedule(Order(2), 0)
 
 
@@ -210,9 +210,9 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
 
 
 def test_worker_errors() -> None:
-    with pytest.raises(ParamError, match="at least one thread, got 0"):
+    with pytest.raises(ParamError, match="threads to be a whole number from 1 to 1024, got 0"):
         Workers(0, "pipe")
-    with pytest.raises(ParamError, match="deadline above 0 seconds, got 0"):
+    with pytest.raises(ParamError, match="deadline to be a finite number above 0, got 0"):
         Workers(1, "pipe", deadline=0)
 
 
