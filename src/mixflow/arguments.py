@@ -19,6 +19,8 @@ import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from . import config
 from .errors import MixflowError, ParamError
 from .ir.params import Bool, Int, Kind
@@ -113,6 +115,23 @@ def either(*kinds: Kind) -> Kind:
         raise ValueError("neither")
 
     return Kind(" or ".join(kind.name for kind in kinds), convert)
+
+
+def numbers(above: float | None = None, shape: tuple[int, ...] | None = None) -> Kind:
+    """An array of finite numbers, as it was given; `shape`: None: a number or any one axis."""
+
+    def convert(value: Any) -> Any:
+        found = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
+        if found.dtype.kind not in "iuf" or np.ma.is_masked(value):
+            raise ValueError(f"of {found.dtype}")
+        if found.ndim > 1 if shape is None else found.shape != shape:
+            raise ValueError(f"of shape {found.shape}")
+        if not np.isfinite(found).all() or (above is not None and (found <= above).any()):
+            raise ValueError("out of range")
+        return value
+
+    size = "a number or a sequence" if shape is None else f"an array {shape}"
+    return Kind(f"{size} of finite numbers" + _bounds(None, None, above), convert)
 
 
 def rising(kind: Kind) -> Kind:

@@ -15,7 +15,21 @@ from typing import Any
 import numpy as np
 
 from .. import ndarray as nd
+from ..arguments import (
+    a,
+    checked,
+    choice,
+    either,
+    flag,
+    number,
+    numbers,
+    optional,
+    rising,
+    several,
+    whole,
+)
 from ..errors import DTypeError, ParamError, ShapeError
+from ..ir import Kind
 from ..ndarray import NDArray
 from . import codec
 from . import functions as F
@@ -38,6 +52,21 @@ IMAGENET_EIGVEC = (
     (-0.5808, -0.0045, -0.8140),
     (-0.5836, -0.6948, 0.4203),
 )
+
+
+#: Kinds of arguments that many augmenters have.
+SIDE = whole(1, 1 << 30)
+SIZE = several(SIDE, 2)
+INTERP = choice(*codec.INTERPOLATIONS)
+SHARE = number(0, 1)
+JITTER = number(0)
+LEVELS = numbers(None)
+SPREADS = numbers(above=0)
+MATRIX = numbers(None, (3, 3))
+DTYPE = Kind("an element type", lambda value: nd_dtype(value) and value)
+AREA = optional(either(number(above=0), rising(number(0))))
+RATIOS = rising(number(above=0))
+NORMAL = {"mean": optional(either(flag, LEVELS)), "std": optional(either(flag, SPREADS))}
 
 
 def plain(value: Any) -> Any:
@@ -63,6 +92,17 @@ def colour(image: Array, operator: str) -> Array:
             f"[{operator}] expected an image (height, width, 3), got shape {image.shape}"
         )
     return image
+
+
+def _each(value: Any) -> Any:
+    """Augmenters: objects that can be called."""
+    for augmenter in value:
+        if not callable(augmenter):
+            raise ValueError(f"a {type(augmenter).__name__} among them")
+    return value
+
+
+AUGMENTERS = Kind("a list of augmenters", lambda value: _each(a(list, tuple).convert(value)))
 
 
 class Augmenter:
@@ -126,6 +166,7 @@ class SequentialAug(HostAugmenter):
         ts: list of augmenters.
     """
 
+    @checked(ts=AUGMENTERS)
     def __init__(self, ts: Sequence[Augmenter]) -> None:
         super().__init__()
         self.ts = ts
@@ -148,6 +189,7 @@ class RandomOrderAug(HostAugmenter):
         ts: list of augmenters; its order changes.
     """
 
+    @checked(ts=AUGMENTERS)
     def __init__(self, ts: list[Augmenter]) -> None:
         super().__init__()
         self.ts = ts
@@ -172,6 +214,7 @@ class ResizeAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIDE, interp=INTERP)
     def __init__(self, size: int, interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -189,6 +232,7 @@ class ForceResizeAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIZE, interp=INTERP)
     def __init__(self, size: Sequence[int], interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -209,6 +253,7 @@ class RandomCropAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIZE, interp=INTERP)
     def __init__(self, size: Sequence[int], interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -232,6 +277,7 @@ class RandomSizedCropAug(HostAugmenter):
         ParamError: other keywords.
     """
 
+    @checked(size=SIZE, area=AREA, min_area=AREA, ratio=RATIOS, interp=INTERP)
     def __init__(
         self, size: Sequence[int], area: Any, ratio: Sequence[float], interp: int = 2, **kwargs: Any
     ) -> None:
@@ -253,6 +299,7 @@ class CenterCropAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIZE, interp=INTERP)
     def __init__(self, size: Sequence[int], interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -269,6 +316,7 @@ class BrightnessJitterAug(HostAugmenter):
         brightness: at least 0.
     """
 
+    @checked(brightness=JITTER)
     def __init__(self, brightness: float) -> None:
         super().__init__(brightness=brightness)
         self.brightness = brightness
@@ -291,6 +339,7 @@ class ContrastJitterAug(HostAugmenter):
         contrast: the factor lies in [1 - contrast, 1 + contrast].
     """
 
+    @checked(contrast=JITTER)
     def __init__(self, contrast: float) -> None:
         super().__init__(contrast=contrast)
         self.contrast = contrast
@@ -313,6 +362,7 @@ class SaturationJitterAug(HostAugmenter):
         saturation: the factor lies in [1 - saturation, 1 + saturation].
     """
 
+    @checked(saturation=JITTER)
     def __init__(self, saturation: float) -> None:
         super().__init__(saturation=saturation)
         self.saturation = saturation
@@ -335,6 +385,7 @@ class HueJitterAug(HostAugmenter):
         hue: the angle lies in [-hue, hue], in half turns.
     """
 
+    @checked(hue=JITTER)
     def __init__(self, hue: float) -> None:
         super().__init__(hue=hue)
         self.hue = hue
@@ -358,6 +409,7 @@ class ColorJitterAug(RandomOrderAug):
         brightness, contrast, saturation: as of the three augmenters.
     """
 
+    @checked(brightness=JITTER, contrast=JITTER, saturation=JITTER)
     def __init__(self, brightness: float, contrast: float, saturation: float) -> None:
         chosen: list[Augmenter] = []
         if brightness > 0:
@@ -380,6 +432,7 @@ class LightingAug(HostAugmenter):
     Source: Krizhevsky et al. 2012, ImageNet classification with deep neural networks.
     """
 
+    @checked(alphastd=JITTER, eigval=LEVELS, eigvec=MATRIX)
     def __init__(self, alphastd: float, eigval: Any, eigvec: Any) -> None:
         super().__init__(alphastd=alphastd, eigval=eigval, eigvec=eigvec)
         self.alphastd, self.eigval, self.eigvec = alphastd, eigval, eigvec
@@ -401,6 +454,7 @@ class ColorNormalizeAug(HostAugmenter):
         mean, std: (channels,) or numbers; None leaves that step out.
     """
 
+    @checked(mean=optional(LEVELS), std=optional(SPREADS))
     def __init__(self, mean: Any, std: Any) -> None:
         super().__init__(mean=mean, std=std)
         self._mean, self._std = F.constant(mean), F.constant(std)
@@ -419,6 +473,7 @@ class RandomGrayAug(HostAugmenter):
         p: from 0 to 1.
     """
 
+    @checked(p=SHARE)
     def __init__(self, p: float) -> None:
         super().__init__(p=p)
         self.p = p
@@ -441,6 +496,7 @@ class HorizontalFlipAug(HostAugmenter):
         p: from 0 to 1.
     """
 
+    @checked(p=SHARE)
     def __init__(self, p: float) -> None:
         super().__init__(p=p)
         self.p = p
@@ -457,6 +513,7 @@ class CastAug(HostAugmenter):
         typ: name of the dtype.
     """
 
+    @checked(typ=DTYPE)
     def __init__(self, typ: str = "float32") -> None:
         super().__init__(type=typ)
         self.typ = typ
@@ -515,6 +572,17 @@ def colour_augmenters(
     return chosen
 
 
+@checked(
+    data_shape=several(SIDE, 3),
+    resize=whole(0, 1 << 30),
+    rand_crop=flag,
+    rand_resize=flag,
+    rand_mirror=flag,
+    **NORMAL,
+    **dict.fromkeys(("brightness", "contrast", "saturation", "hue", "pca_noise"), JITTER),
+    rand_gray=SHARE,
+    inter_method=INTERP,
+)
 def CreateAugmenter(
     data_shape: Sequence[int],
     resize: int = 0,

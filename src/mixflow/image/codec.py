@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .. import config, extras
-from ..errors import DTypeError, FileError, FormatError, ParamError, ShapeError
+from ..errors import DTypeError, FormatError, ParamError, ShapeError
+from ..files import read_regular
 from .header import FORMATS, Header, check_structure
 from .header import header as _read_header
 
@@ -167,16 +168,11 @@ def read_file(path: str, operator: str = "imread") -> bytes:
     """The content of an image file.
 
     Raises:
-        FileError: it cannot be read.
+        FormatError, FileError: no regular file, or it cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        made = FileError(f"[{operator}] expected a readable image at {path!r}, got: {reason}")
-        made.errno, made.filename = getattr(error, "errno", None), path
-        raise made from None
+    if isinstance(path, (int, float)):  # Python would take it for an open file
+        raise DTypeError(f"[{operator}] expected the path of an image, got {path!r}")
+    return read_regular(path, operator)
 
 
 def as_three_axes(image: Array) -> Array:

@@ -39,6 +39,8 @@ class Module(BaseModule):
         fixed_param_names: parameters that get no gradient and no update.
         state_names: inputs that keep their value between batches.
         precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's at bind.
+        memory_limit: most bytes of internal arrays on each context, as in `simple_bind`. Both are
+            what `bind` takes where it is given none.
 
     Raises:
         ParamError: a name that is no argument of the symbol.
@@ -57,6 +59,7 @@ class Module(BaseModule):
         group2ctxs: Any = None,
         compression_params: Mapping[str, Any] | None = None,
         precision: str | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         super().__init__(logger)
         contexts = cpu() if context is None else context
@@ -72,7 +75,7 @@ class Module(BaseModule):
         inputs = {*self._data_names, *self._label_names, *self._state_names}
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
-        self._precision = precision
+        self._precision, self._memory_limit = precision, memory_limit
         self._group: ExecutorGroup | None = None
         self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
@@ -145,6 +148,7 @@ class Module(BaseModule):
         shared_module: Module | None = None,
         grad_req: str | Mapping[str, str] | Sequence[str] = "write",
         memory_limit: int | str | None = None,
+        precision: str | None = None,
     ) -> None:
         """Allocates executors for these shapes; parameters keep their values when bound again.
 
@@ -155,7 +159,7 @@ class Module(BaseModule):
             force_rebind: bind again although bound.
             shared_module: module whose memory is shared.
             grad_req: 'write', 'add' or 'null', for all or by name.
-            memory_limit: most bytes of internal arrays on each context, as in `simple_bind`.
+            memory_limit, precision: as of the class; None = what the class was given.
 
         Raises:
             ShapeError: the shapes do not fit the network; the text names the node.
@@ -177,8 +181,8 @@ class Module(BaseModule):
             labels,
             requests,
             shared,
-            memory_limit,
-            self._precision,
+            self._memory_limit if memory_limit is None else memory_limit,
+            self._precision if precision is None else precision,
         )
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad

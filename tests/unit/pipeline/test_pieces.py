@@ -270,9 +270,11 @@ def test_a_damaged_part_is_an_error_of_ours() -> None:
 
 
 def test_decoder_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ParamError, match="1 or 3 channels, got 4"):
+    with pytest.raises(ParamError, match="channels to be one of 1, 3, got 4"):
         Decoder(4)
-    with pytest.raises(ParamError, match="auto, whole, part, reduced, got 'x'"):
+    with pytest.raises(
+        ParamError, match="mode to be one of 'auto', 'whole', 'part', 'reduced', got 'x'"
+    ):
         Decoder(3, "x")
     monkeypatch.setattr(turbo, "library", lambda: None)
     with pytest.raises(extras.MissingExtraError, match=r"mixflow\[jpeg\]"):
@@ -340,7 +342,7 @@ def test_one_pass_gives_what_the_steps_give(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"inter_method": 7}, "inter_method 0 .nearest.*got 7"),
+        ({"inter_method": 7}, "inter_method to be one of 0, 1, 2, 3, 4, 9, 10, got 7"),
         ({"random_resized_crop": True, "rand_crop": True}, "without rand_crop"),
         ({"min_aspect_ratio": 0.5}, "min_aspect_ratio with random_resized_crop"),
         ({"min_crop_size": 9}, "min_crop_size <= max_crop_size, got 9 and -1"),
@@ -371,7 +373,7 @@ def test_colours_change_within_their_limits() -> None:
     moved = ColourJitter(random_h=20, random_s=9, random_l=9).apply(image, Draws(0, 0, 3))
     assert (moved != image).any()
     assert ColourJitter().apply(image, Draws(0, 0, 0)) is image
-    with pytest.raises(ParamError, match="brightness >= 0"):
+    with pytest.raises(ParamError, match="brightness to be a finite number of at least 0, got -1"):
         ColourJitter(brightness=-1)
 
 
