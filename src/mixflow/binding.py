@@ -117,7 +117,8 @@ def _limit(value: int | str | None) -> int | None:
         return None if value is None else config.as_bytes(value) or None
     except ValueError:
         raise ParamError(
-            f"[bind] expected a memory_limit in bytes, got {value!r}; write 2000000000, '2G' or '1.5 GiB'"
+            f"[bind] expected a memory_limit in bytes, got {value!r}; write 2000000000, '2G' or "
+            "'1.5 GiB'"
         ) from None
 
 

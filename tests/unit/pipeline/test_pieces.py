@@ -272,9 +272,7 @@ def test_a_damaged_part_is_an_error_of_ours() -> None:
 def test_decoder_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParamError, match="channels to be one of 1, 3, got 4"):
         Decoder(4)
-    with pytest.raises(
-        ParamError, match="mode to be one of 'auto', 'whole', 'part', 'reduced', got 'x'"
-    ):
+    with pytest.raises(ParamError, match=r"mode to be one of 'auto', .*, got 'x'"):
         Decoder(3, "x")
     monkeypatch.setattr(turbo, "library", lambda: None)
     with pytest.raises(extras.MissingExtraError, match=r"mixflow\[jpeg\]"):
