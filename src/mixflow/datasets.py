@@ -284,7 +284,8 @@ def _cifar_bytes(path: Path) -> bytes:
 def _check_cifar_size(size: int, source: str) -> None:
     if size > _CIFAR_MOST_RECORDS * _CIFAR_RECORD:
         raise FormatError(
-            f"[datasets] expected at most {_CIFAR_MOST_RECORDS} images in {source}, got {size} bytes"
+            f"[datasets] expected at most {_CIFAR_MOST_RECORDS} images in {source}, got {size} "
+            "bytes"
         )
 
 

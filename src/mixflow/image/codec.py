@@ -25,6 +25,7 @@ __all__ = [
     "border",
     "center_crop",
     "check_size",
+    "checked_image",
     "crop",
     "decode",
     "fixed_crop",
@@ -180,7 +181,8 @@ def as_three_axes(image: Array) -> Array:
     return image[:, :, None] if image.ndim == 2 else image
 
 
-def _checked_image(image: Array, operator: str) -> Array:
+def checked_image(image: Array, operator: str) -> Array:
+    """The image itself; ShapeError where it is none."""
     if image.ndim != 3 or 0 in image.shape:
         raise ShapeError(
             f"[{operator}] expected an image (height, width, channels), got shape {image.shape}"
@@ -230,7 +232,7 @@ def resize(
         DTypeError: another dtype.
         ParamError: another interp.
     """
-    _checked_image(image, operator)
+    checked_image(image, operator)
     if interp not in range(5):
         raise ParamError(f"[{operator}] expected interp 0 to 4, got {interp!r}")
     width, height = int(width), int(height)
@@ -266,7 +268,7 @@ def resize_short(image: Array, size: int, interp: int = 2) -> Array:
         size: pixels, at least 1.
         interp: as `interpolation`.
     """
-    _checked_image(image, "resize_short")
+    checked_image(image, "resize_short")
     old_height, old_width = image.shape[:2]
     height, width = short_side_size(old_height, old_width, size)
     chosen = interpolation(interp, (old_height, old_width, height, width), "resize_short")
@@ -279,7 +281,7 @@ def crop(image: Array, x: int, y: int, width: int, height: int, operator: str = 
     Raises:
         ShapeError: it does not lie inside of the image.
     """
-    _checked_image(image, operator)
+    checked_image(image, operator)
     rows, columns = image.shape[:2]
     inside = x >= 0 and y >= 0 and width >= 1 and height >= 1
     if not inside or x + width > columns or y + height > rows:
@@ -345,7 +347,7 @@ def center_crop(
     Returns:
         The part, and (x0, y0, width, height) of it in the image.
     """
-    _checked_image(image, "center_crop")
+    checked_image(image, "center_crop")
     rows, columns = image.shape[:2]
     width, height = scale_down((columns, rows), size)
     x0, y0 = (columns - width) // 2, (rows - height) // 2
@@ -377,7 +379,7 @@ def border(
         ParamError: negative width, or another type.
         ShapeError, FormatError: not an image, or too large a result.
     """
-    _checked_image(image, "copyMakeBorder")
+    checked_image(image, "copyMakeBorder")
     if min(top, bot, left, right) < 0 or type not in range(5):
         raise ParamError(
             "[copyMakeBorder] expected widths of at least 0 and type 0 to 4, got "

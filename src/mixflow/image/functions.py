@@ -225,7 +225,7 @@ Placed = tuple[Array, tuple[int, int, int, int]]
 
 def random_crop_host(image: Array, size: Size, interp: int = 2) -> Placed:
     """`random_crop` on host arrays."""
-    rows, columns = image.shape[:2]
+    rows, columns = codec.checked_image(image, "random_crop").shape[:2]
     width, height = codec.scale_down((columns, rows), size)
     x0 = random.randint(0, columns - width)
     y0 = random.randint(0, rows - height)
@@ -289,7 +289,7 @@ def random_size_crop_host(
     image: Array, size: Size, area: tuple[float, float], ratio: Sequence[float], interp: int = 2
 ) -> Placed:
     """`random_size_crop` on host arrays."""
-    rows, columns = image.shape[:2]
+    rows, columns = codec.checked_image(image, "random_size_crop").shape[:2]
     ratios = (np.log(ratio[0]), np.log(ratio[1]))
     for _ in range(CROP_ATTEMPTS):
         wanted = random.uniform(area[0], area[1]) * (rows * columns)

@@ -48,7 +48,7 @@ class DataDesc(_Desc):
             ) from None
         try:
             made.dtype = np.dtype(dtype)
-        except TypeError:
+        except (TypeError, ValueError):
             made.dtype = dtypes.canonical(dtype)
         made.layout = layout
         return made
@@ -116,6 +116,11 @@ class DataBatch:
         shapes = [d.shape for d in self.data]
         labels = [lab.shape for lab in self.label] if self.label else None
         return f"DataBatch: data shapes: {shapes} label shapes: {labels}"
+
+
+def batch_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of an iterator's argument; None (also as a text) is float32."""
+    return dtypes.canonical(None if isinstance(dtype, str) and dtype == "None" else dtype)
 
 
 def check_batch(operator: str, descriptions: Sequence[DataDesc]) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtype as dtypes
 from .. import ndarray as nd
 from ..arguments import check, checked, either, flag, path, several, text, whole
 from ..errors import FormatError, ParamError, UnknownNameError, describe_unknown
 from ..ndarray.csr import CSRNDArray, csr_matrix
-from .base import DataBatch, DataDesc, DataIter, check_batch
+from .base import DataBatch, DataDesc, DataIter, batch_dtype, check_batch
 from .text import Cursor, Rows, SparseRows, Table, dense_parser, join, row_count, sparse_parser
 
 Array = np.ndarray[Any, Any]
@@ -193,7 +192,7 @@ class CSVIter(RowIter):
         **unknown: Any,
     ) -> None:
         _refuse("CSVIter", unknown, ("data_csv", "data_shape", "label_csv", "label_shape"))
-        name = dtypes.canonical(None if dtype == "None" else dtype).name
+        name = batch_dtype(dtype).name
         if name not in _DTYPES:
             raise ParamError(f"[CSVIter] expected a dtype of {', '.join(_DTYPES)}, got {name}")
         self._dtype = np.dtype(name)
@@ -279,7 +278,7 @@ class LibSVMIter(RowIter):
             raise ParamError(
                 "[LibSVMIter] expected round_batch=True, got False; MXNet has no other"
             )
-        found = dtypes.canonical(None if dtype == "None" else dtype)
+        found = batch_dtype(dtype)
         if found != np.float32:
             raise ParamError(f"[LibSVMIter] expected the dtype float32, got {found.name}")
         self._columns = self._columns_of("data_shape", data_shape)

@@ -11,8 +11,10 @@ import numpy as np
 from .. import dtype as dtypes
 from .. import ndarray as nd
 from ..arguments import (
+    check,
     check_bytes,
     checked,
+    choice,
     flag,
     number,
     optional,
@@ -183,9 +185,7 @@ def _open(
 
 def _check_fixed(**fixed: tuple[Any, Sequence[Any]]) -> None:
     for name, (value, known) in fixed.items():
-        if value not in known:
-            shown = " or ".join(repr(k) for k in known)
-            raise ParamError(f"[ImageRecordIter] expected {name} {shown}, got {value!r}")
+        check("ImageRecordIter", name, value, choice(*known))
 
 
 _SHAPE = several(whole(1, 1 << 30), 3)

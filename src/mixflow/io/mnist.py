@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import dtype as dtypes
 from .. import ndarray as nd
 from ..arguments import check_bytes, checked, either, flag, optional, several, text, whole
 from ..arguments import path as name_of_file
@@ -26,7 +25,7 @@ from ..errors import (
     describe_unknown,
 )
 from ..files import open_regular
-from .base import DataDesc, DataIter
+from .base import DataDesc, DataIter, batch_dtype
 
 Array = np.ndarray[Any, Any]
 _SCALE = np.float32(1 / 256)
@@ -168,7 +167,7 @@ class MNISTIter(DataIter):
         super().__init__(batch_size)
         for name in unknown:
             raise UnknownNameError(describe_unknown("MNISTIter", name, list(_KNOWN)))
-        if dtypes.canonical(None if dtype == "None" else dtype) != np.float32:
+        if batch_dtype(dtype) != np.float32:
             raise ParamError(f"[MNISTIter] expected the dtype float32, got {dtype}")
         if part_index >= num_parts:
             raise ParamError(

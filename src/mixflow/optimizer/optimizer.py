@@ -72,7 +72,7 @@ def _parameters(klass: type[Optimizer]) -> list[str]:
     found: set[str] = set()
     for one in klass.__mro__:
         if "__init__" in vars(one) and one is not object:
-            for parameter in inspect.signature(one.__init__).parameters.values():
+            for parameter in inspect.signature(vars(one)["__init__"]).parameters.values():
                 if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                     found.add(parameter.name)
     return sorted(found - {"self"})

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked, function
+from ..arguments import path as name_of_file
 from ..errors import FormatError, ParamError
 from ..files import open_file, write_atomically
 
@@ -19,6 +21,7 @@ _MOST_DIGITS = 18
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*\Z")
 
 
+@checked("recordio", path=name_of_file, key_type=function)
 def read_index(
     path: str | os.PathLike[str], key_type: Callable[[str], Any] = int
 ) -> tuple[list[Any], Array]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
+from ..arguments import path as name_of_file
 from ..errors import FormatError, MixflowError, ParamError, UnknownNameError
 from ..files import open_regular
 from .framing import HEAD_BYTES, LENGTH_MASK, MAGIC, Buffer, read_record, scan
@@ -42,6 +44,7 @@ class RecordFile:
         ParamError: positions that are none.
     """
 
+    @checked(path=name_of_file)
     def __init__(
         self, path: str | os.PathLike[str], index: str | os.PathLike[str] | Array | None = None
     ) -> None:
