@@ -14,25 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtype as dtypes
 from .. import ndarray as nd
-from ..arguments import (
-    a,
-    checked,
-    choice,
-    either,
-    flag,
-    number,
-    numbers,
-    optional,
-    rising,
-    several,
-    whole,
-)
+from ..arguments import checked, flag, optional, several, whole
 from ..errors import DTypeError, ParamError, ShapeError
-from ..ir import Kind
 from ..ndarray import NDArray
 from . import codec
 from . import functions as F
+from .kinds import (
+    AREA,
+    AUGMENTERS,
+    DTYPE,
+    INTERP,
+    JITTER,
+    LEVELS,
+    MATRIX,
+    NORMAL,
+    RATIOS,
+    SHARE,
+    SIDE,
+    SIZE,
+    SPREADS,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -54,21 +57,6 @@ IMAGENET_EIGVEC = (
 )
 
 
-#: Kinds of arguments that many augmenters have.
-SIDE = whole(1, 1 << 30)
-SIZE = several(SIDE, 2)
-INTERP = choice(*codec.INTERPOLATIONS)
-SHARE = number(0, 1)
-JITTER = number(0)
-LEVELS = numbers(None)
-SPREADS = numbers(above=0)
-MATRIX = numbers(None, (3, 3))
-DTYPE = Kind("an element type", lambda value: nd_dtype(value) and value)
-AREA = optional(either(number(above=0), rising(number(0))))
-RATIOS = rising(number(above=0))
-NORMAL = {"mean": optional(either(flag, LEVELS)), "std": optional(either(flag, SPREADS))}
-
-
 def plain(value: Any) -> Any:
     """A parameter in a form that JSON knows."""
     if isinstance(value, NDArray):
@@ -82,8 +70,7 @@ def colour(image: Array, operator: str) -> Array:
     """The image itself, which must have three channels of floats.
 
     Raises:
-        DTypeError: whole numbers.
-        ShapeError: other than three channels.
+        DTypeError, ShapeError: whole numbers; other than three channels.
     """
     if image.dtype.kind != "f":
         raise DTypeError(f"[{operator}] expected a float image, got {image.dtype}; cast it first")
@@ -92,17 +79,6 @@ def colour(image: Array, operator: str) -> Array:
             f"[{operator}] expected an image (height, width, 3), got shape {image.shape}"
         )
     return image
-
-
-def _each(value: Any) -> Any:
-    """Augmenters: objects that can be called."""
-    for augmenter in value:
-        if not callable(augmenter):
-            raise ValueError(f"a {type(augmenter).__name__} among them")
-    return value
-
-
-AUGMENTERS = Kind("a list of augmenters", lambda value: _each(a(list, tuple).convert(value)))
 
 
 class Augmenter:
@@ -520,18 +496,7 @@ class CastAug(HostAugmenter):
 
     def apply(self, image: Array) -> Array:
         """The image as `typ`."""
-        return image.astype(nd_dtype(self.typ))
-
-
-def nd_dtype(name: Any) -> Any:
-    """NumPy's dtype of a name of ours (also bfloat16).
-
-    Raises:
-        DTypeError: unknown.
-    """
-    from .. import dtype as dtypes
-
-    return dtypes.canonical(name)
+        return image.astype(dtypes.canonical(self.typ))
 
 
 def statistics(value: Any, standard: Array, name: str) -> Array | None:

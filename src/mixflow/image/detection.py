@@ -17,11 +17,6 @@ from . import functions as F
 from .augment import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    INTERP,
-    JITTER,
-    NORMAL,
-    SHARE,
-    SIDE,
     Augmenter,
     CastAug,
     ColorNormalizeAug,
@@ -33,6 +28,7 @@ from .augment import (
     run_host,
     statistics,
 )
+from .kinds import INTERP, JITTER, NORMAL, SHARE, SIDE
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[Any, Array]

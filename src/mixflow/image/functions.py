@@ -19,7 +19,6 @@ from ..arguments import (
     a,
     checked,
     choice,
-    either,
     flag,
     number,
     numbers,
@@ -31,6 +30,7 @@ from ..arguments import (
 from ..errors import DTypeError, FormatError, ParamError, ShapeError
 from ..ndarray import NDArray
 from . import codec
+from .kinds import AREA, INTERP, RATIOS, SIDE, SIZE
 from .rotate import rotate
 
 Array = np.ndarray[Any, Any]
@@ -39,16 +39,13 @@ Size = Sequence[int]
 CROP_ATTEMPTS = 10
 
 
-_SIDE = whole(1, 1 << 30)
-_SIZE = several(_SIDE, 2)
-_INTERP = choice(*codec.INTERPOLATIONS)
 _PLACE: dict[str, Any] = {
     "x0": whole(),
     "y0": whole(),
     "w": whole(),
     "h": whole(),
-    "size": optional(_SIZE),
-    "interp": _INTERP,
+    "size": optional(SIZE),
+    "interp": INTERP,
 }
 
 
@@ -185,7 +182,7 @@ def copyMakeBorder(
 scale_down = codec.scale_down
 
 
-@checked(size=_SIDE, interp=_INTERP)
+@checked(size=SIDE, interp=INTERP)
 def resize_short(src: Any, size: int, interp: int = 2) -> NDArray:
     """Resized so that the shorter side has `size` pixels.
 
@@ -233,7 +230,7 @@ def random_crop_host(image: Array, size: Size, interp: int = 2) -> Placed:
     return made, (x0, y0, width, height)
 
 
-@checked(size=_SIZE, interp=_INTERP)
+@checked(size=SIZE, interp=INTERP)
 def random_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, tuple[int, int, int, int]]:
     """A part at a random place, scaled up where the image is smaller than `size`.
 
@@ -249,7 +246,7 @@ def random_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, tuple[i
     return device(image), place
 
 
-@checked(size=_SIZE, interp=_INTERP)
+@checked(size=SIZE, interp=INTERP)
 def center_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, tuple[int, int, int, int]]:
     """The middle of an image, scaled up where the image is smaller than `size`.
 
@@ -305,10 +302,10 @@ def random_size_crop_host(
 
 
 @checked(
-    size=_SIZE,
-    area=optional(either(number(above=0), rising(number(0)))),
-    ratio=rising(number(above=0)),
-    interp=_INTERP,
+    size=SIZE,
+    area=AREA,
+    ratio=RATIOS,
+    interp=INTERP,
 )
 def random_size_crop(
     src: Any, size: Size, area: Any, ratio: Sequence[float], interp: int = 2, **kwargs: Any

@@ -39,8 +39,7 @@ class Module(BaseModule):
         fixed_param_names: parameters that get no gradient and no update.
         state_names: inputs that keep their value between batches.
         precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's at bind.
-        memory_limit: most bytes of internal arrays on each context, as in `simple_bind`. Both are
-            what `bind` takes where it is given none.
+        memory_limit: most bytes of internal arrays on each context, as in `simple_bind`.
 
     Raises:
         ParamError: a name that is no argument of the symbol.

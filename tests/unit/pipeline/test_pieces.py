@@ -269,6 +269,20 @@ def test_a_damaged_part_is_an_error_of_ours() -> None:
             decoder.part(content[:cut], (60, 80, "jpeg"), range(50, 60), range(5))
 
 
+@needs_turbo
+def test_a_damaged_image_leaves_nothing_behind_for_the_next() -> None:
+    """A decompressor that met a torn image remembered half of it, and could wait for ever."""
+    decoder, rng = Decoder(3, "part"), np.random.default_rng(0)
+    content, whole = encoded(picture(1)), Decoder(3, "whole").whole(encoded(picture(1)))
+    for _ in range(60):
+        cut = int(rng.integers(20, len(content)))
+        with pytest.raises(FormatError):
+            decoder.part(content[:cut], (60, 80, "jpeg"), range(50, 60), range(5))
+        found = decoder.part(content, (60, 80, "jpeg"), range(20, 32), range(30, 42))
+        inner = found.array[20 - found.top :, 30 - found.left :][:12, :12].astype(int)
+        assert np.abs(inner - whole[20:32, 30:42]).max() <= 1
+
+
 def test_decoder_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParamError, match="channels to be one of 1, 3, got 4"):
         Decoder(4)
