@@ -24,6 +24,7 @@ LAYERS: list[list[str]] = [
     ["config"],
     ["dtype"],
     ["ir"],
+    ["arguments"],
     ["_rt"],
     ["context", "name", "attribute"],
     ["ops"],

@@ -124,7 +124,8 @@ def simple_bind(
         group2ctx: contexts by name of the group (attribute ``ctx_group``).
         shared_exec: executor whose arena, and arrays of equal name and type, are used.
         shared_buffer: arrays by name to take and to add to.
-        memory_limit: most bytes of internal arrays, a number or text as '2G'; forward values are
+        memory_limit: most bytes of internal arrays, a number or text as '2G' or
+            '1.5 GiB'; forward values are
             dropped and computed again in the backward phase until they fit. None = no limit.
         precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's.
         placement: 'auto' or `mx.placement.Auto`: nodes are spread over the contexts of `ctx` where
@@ -185,7 +186,8 @@ def _limit(value: int | str | None) -> int | None:
         return None if value is None else config.as_bytes(value) or None
     except ValueError:
         raise ParamError(
-            f"[bind] expected a memory_limit in bytes, got {value!r}; write 2000000000 or '2G'"
+            f"[bind] expected a memory_limit in bytes, got {value!r}; write 2000000000, '2G' or "
+            "'1.5 GiB'"
         ) from None
 
 

@@ -12,14 +12,17 @@ Defaults come from the environment, read once, when mixflow is imported (docs/en
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, replace
+from fractions import Fraction
 from typing import Any
 
 from .errors import ParamError, UnknownNameError, describe_unknown
 
+_BYTES = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 ENGINES = ("threaded", "serial")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -64,17 +67,21 @@ def _positive(value: Any) -> int:
 
 
 def as_bytes(value: Any) -> int:
-    """A whole number, as text with an optional unit K, M, G or T (powers of 1024).
+    """A number of bytes, as text with an optional unit K, M, G or T (powers of 1024).
+
+    The unit may be written G, GB or GiB, in small letters, with a space before it, and the number
+    with a fraction: '1.5G', '2 GiB'.
 
     Raises:
         ValueError: anything else.
     """
-    text = str(value).strip().upper().removesuffix("B")
-    unit = text[-1:] if text[-1:] in ("K", "M", "G", "T") else ""
-    number = int(text.removesuffix(unit)) * _UNITS[unit]
-    if number < 0:
-        raise ValueError("below 0")
-    return number
+    found = _BYTES.fullmatch(str(value).strip().upper())
+    if found is None:
+        raise ValueError("not a number of bytes such as 2000000000, 500M, '1.5G' or '2 GiB'")
+    number = Fraction(found[1]) * _UNITS[found[2]]
+    if not found[2] and number.denominator != 1:
+        raise ValueError("not a whole number")
+    return int(number)
 
 
 def _cores() -> int:

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arguments import checked, optional
+from .arguments import path as name_of_file
 from .errors import FormatError, MixflowError
-from .files import write_atomically
+from .files import open_regular, write_atomically
 from .io import read_idx
 
 Array = np.ndarray[Any, Any]
@@ -148,6 +150,7 @@ def _weights(source: int, target: int) -> Array:
     return matrix
 
 
+@checked("datasets", folder=name_of_file)
 def from_folder(folder: str | Path, name: str = "") -> ImageSet:
     """MNIST's four idx files (plain or .gz) of a folder.
 
@@ -177,6 +180,7 @@ def _find(folder: Path, file: str) -> Path:
     raise FormatError(f"[datasets] expected {file} or {file}.gz in {folder}, found neither")
 
 
+@checked("datasets", folder=optional(name_of_file))
 def mnist(folder: str | Path | None = None) -> ImageSet:
     """MNIST (LeCun, Cortes and Burges): 70,000 handwritten digits (1, 28, 28).
 
@@ -190,6 +194,7 @@ def mnist(folder: str | Path | None = None) -> ImageSet:
     return _idx_set("mnist", _MNIST, folder)
 
 
+@checked("datasets", folder=optional(name_of_file))
 def fashion_mnist(folder: str | Path | None = None) -> ImageSet:
     """Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017): 70,000 pieces of clothing (1, 28, 28).
 
@@ -211,6 +216,7 @@ def _idx_set(name: str, source: _Source, folder: str | Path | None) -> ImageSet:
     return from_folder(folder, name)
 
 
+@checked("datasets", folder=optional(name_of_file))
 def cifar10(folder: str | Path | None = None) -> ImageSet:
     """CIFAR-10 (Krizhevsky, 2009): 60,000 colour images (3, 32, 32) of ten classes.
 
@@ -235,7 +241,7 @@ def cifar10(folder: str | Path | None = None) -> ImageSet:
             f"[datasets] expected {', '.join(names)} or {_CIFAR_ARCHIVE} in {place}, got neither"
         )
     if all((place / n).exists() for n in names):
-        parts = {n: _cifar_part((place / n).read_bytes(), f"{place / n}") for n in names}
+        parts = {n: _cifar_part(_cifar_bytes(place / n), f"{place / n}") for n in names}
     else:
         parts = _cifar_archive(place / _CIFAR_ARCHIVE, names)
     train = [parts[n] for n in _CIFAR_TRAIN]
@@ -257,11 +263,7 @@ def _cifar_archive(path: Path, names: tuple[str, ...]) -> dict[str, tuple[Array,
                 name = Path(member.name).name
                 if name not in names or not member.isfile() or name in parts:
                     continue
-                if member.size > _CIFAR_MOST_RECORDS * _CIFAR_RECORD:
-                    raise FormatError(
-                        f"[datasets] expected at most {_CIFAR_MOST_RECORDS} images in {name} of "
-                        f"{path}, got {member.size} bytes"
-                    )
+                _check_cifar_size(member.size, f"{name} of {path}")
                 content = archive.extractfile(member)
                 parts[name] = _cifar_part(content.read() if content else b"", f"{name} of {path}")
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
@@ -270,6 +272,21 @@ def _cifar_archive(path: Path, names: tuple[str, ...]) -> dict[str, tuple[Array,
     if missing:
         raise FormatError(f"[datasets] expected {', '.join(missing)} in {path}, got none")
     return parts
+
+
+def _cifar_bytes(path: Path) -> bytes:
+    """The content of a binary file that is not too long for one."""
+    with open_regular(path, "datasets") as file:
+        _check_cifar_size(os.fstat(file.fileno()).st_size, str(path))
+        return file.read()
+
+
+def _check_cifar_size(size: int, source: str) -> None:
+    if size > _CIFAR_MOST_RECORDS * _CIFAR_RECORD:
+        raise FormatError(
+            f"[datasets] expected at most {_CIFAR_MOST_RECORDS} images in {source}, got {size} "
+            "bytes"
+        )
 
 
 def _cifar_part(raw: bytes, source: str) -> tuple[Array, Array]:
@@ -343,6 +360,7 @@ _SETS: dict[str, Callable[[], ImageSet]] = {
 }
 
 
+@checked("datasets", data=name_of_file)
 def load(data: str) -> ImageSet:
     """The set of a name (digits, mnist, fashion-mnist, cifar10) or of a folder of its files.
 

@@ -35,8 +35,9 @@ def canonical(dtype: Any) -> np.dtype[Any]:
     if dtype is None:
         return np.dtype(np.float32)
     try:
-        found: np.dtype[Any] | None = bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    except TypeError:
+        named = isinstance(dtype, str) and dtype == "bfloat16"
+        found: np.dtype[Any] | None = bfloat16 if named else np.dtype(dtype)
+    except (TypeError, ValueError):
         found = None
     if found is None or found not in _CODES:
         names = ", ".join(d.name for d in _CODES)

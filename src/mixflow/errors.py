@@ -44,15 +44,30 @@ class FileError(MixflowError, OSError):
         return str(self.args[0]) if self.args else ""
 
 
+class MissingFileError(FileError, FileNotFoundError):
+    """A file does not exist; also Python's `FileNotFoundError`, which programs catch."""
+
+
 class GraphError(MixflowError):
     """A graph breaks an invariant (verifier), or cannot be differentiated."""
 
 
-def describe_unknown(kind: str, name: str, known: list[str]) -> str:
-    """Text for an unknown ``name``: the nearest known names, else the first 20."""
+def describe_unknown(
+    kind: str, name: str, known: list[str], elsewhere: dict[str, str] | None = None
+) -> str:
+    """Text for an unknown ``name``: the nearest known names, else the first 20.
+
+    Args:
+        kind: what is named.
+        name: the unknown name.
+        known: names that there are.
+        elsewhere: what other libraries call them -> known name.
+    """
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3)
+    if (elsewhere or {}).get(name) in known:
+        near = [(elsewhere or {})[name]]
     shown = sorted(known)[:20] + ["..."] * (len(known) > 20)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown)}"
     return f"[{kind}] expected a known name, got '{name}'; {hint}"

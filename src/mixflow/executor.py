@@ -177,8 +177,12 @@ class Executor:
 
     @property
     def precision(self) -> str:
-        """'float32', or the narrow float that was asked for: see `mixflow.config`."""
-        return self._precision
+        """'float32', or the narrow float of the products: what is used, not what was asked for.
+
+        A processor without instructions for the narrow float computes in float32.
+        """
+        narrow = served(self._precision, default_backend())
+        return "float32" if narrow is None else self._precision
 
     # -- plans
 

@@ -88,13 +88,13 @@ class TestLists:
             im2rec.make_list(tmp_path / "a", folder)
         with pytest.raises(ParamError, match="expected a folder of images"):
             im2rec.make_list(tmp_path / "a", tmp_path / "none")
-        with pytest.raises(ParamError, match="at least one chunk"):
+        with pytest.raises(ParamError, match="chunks to be a whole number of at least 1"):
             im2rec.make_list(tmp_path / "a", folder, chunks=0)
         with pytest.raises(ParamError, match="together at most 1"):
             im2rec.make_list(tmp_path / "a", folder, train_ratio=0.8, test_ratio=0.3)
         (folder / "a\tb.png").touch()
         with pytest.raises(ParamError, match="without tab or line end"):
-            im2rec.make_list(tmp_path / "a", folder)
+            im2rec.find_images(folder)
         with pytest.raises(FormatError, match=r"expected a list .*got none; make it with --list"):
             im2rec.find_lists(tmp_path / "zzz")
 
@@ -208,9 +208,9 @@ class TestRecords:
         (tmp_path / "a.lst").write_text("1\t0\tclass0/00.jpg\n")
         with pytest.raises(ParamError, match="expected color"):
             im2rec.im2rec(tmp_path / "a", folder, color=2)
-        with pytest.raises(ParamError, match="resize >= 0 and quality from 0 to 100"):
+        with pytest.raises(ParamError, match="quality to be a whole number from 0 to 100"):
             im2rec.im2rec(tmp_path / "a", folder, quality=101)
-        with pytest.raises(ParamError, match="num_thread >= 0"):
+        with pytest.raises(ParamError, match="num_thread to be a whole number from 0"):
             im2rec.im2rec(tmp_path / "a", folder, num_thread=-1)
 
     def test_a_mistake_of_the_program_is_no_bad_image(self, folder, tmp_path, monkeypatch):
@@ -351,8 +351,10 @@ class TestCommand:
 
     def test_bad_images_are_told(self, folder, tmp_path, capsys):
         (tmp_path / "a.lst").write_text("1\t0\tnone.jpg\n")
-        assert cli.main(["im2rec", str(tmp_path / "a"), str(folder), "--pass-through"]) == 0
-        assert "1 bad images are listed in" in capsys.readouterr().out
+        assert cli.main(["im2rec", str(tmp_path / "a"), str(folder), "--pass-through"]) == 1
+        printed = capsys.readouterr()
+        assert "1 bad images are listed in" in printed.out
+        assert "at least one image that can be read, got 1 bad ones; the reasons" in printed.err
 
     def test_mistakes_are_one_line(self, tmp_path, capsys):
         assert cli.main(["im2rec", str(tmp_path / "a"), str(tmp_path / "none")]) == 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import FormatError
 from .convert import Converted, Progress, convert_list
-from .encode import Options
+from .encode import Options, check_options
 from .lists import EXTENSIONS, SEED, Lists, find_images, find_lists, make_list, read_list
 
 __all__ = [
@@ -56,10 +56,11 @@ def im2rec(
 
     Raises:
         ParamError: an option that is none, or no images.
-        FileError: a file cannot be written.
-        OSError: a list cannot be read.
+        FileError: a file cannot be written, a list cannot be read, or another run is at work on it.
     """
-    options = Options(pass_through, resize, center_crop, quality, color, encoding, pack_label)
+    options = check_options(
+        Options(pass_through, resize, center_crop, quality, color, encoding, pack_label)
+    )
     try:
         lists = find_lists(prefix)
     except FormatError:

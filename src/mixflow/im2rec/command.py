@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from .. import extras, recordio
+from ..errors import MixflowError
 from . import im2rec
 from .encode import COLORS, ENCODINGS
 from .lists import EXTENSIONS, SEED, make_list
@@ -55,6 +56,8 @@ def run_im2rec(args: argparse.Namespace) -> None:
         for folder, label in made.labels.items():
             print(f"{folder} {label}")
         print(f"{made.images} images in {', '.join(made.files)}")
+        if made.left_out:
+            print(f"{len(made.left_out)} names that a list cannot hold stand in {made.bad}")
         return
     options |= {name: getattr(args, name) for name in (*_CONVERTING, *_MORE)}
     tqdm = extras.load("tqdm", "mixflow im2rec")
@@ -74,6 +77,11 @@ def run_im2rec(args: argparse.Namespace) -> None:
         resumed = f", {found.resumed} lines were done before" if found.resumed else ""
         bad = f"; {found.skipped} bad images are listed in {found.bad}" if found.skipped else ""
         print(f"{found.records} records in {found.rec}{resumed}{bad}")
+    if not any(found.records for found in results):
+        skipped = sum(found.skipped for found in results)
+        tables = ", ".join(found.bad for found in results if found.bad)
+        hint = f"{skipped} bad ones; the reasons stand in {tables}" if skipped else "an empty list"
+        raise MixflowError(f"[im2rec] expected at least one image that can be read, got {hint}")
 
 
 def add_rec2idx(command: argparse.ArgumentParser) -> None:

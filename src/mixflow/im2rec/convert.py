@@ -13,6 +13,8 @@ import hashlib
 import json
 import os
 import time
+import warnings
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,13 +22,17 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from .. import config, extras
+from ..arguments import a, checked, flag, function, optional, whole
+from ..arguments import path as name_of_file
 from ..errors import MixflowError, ParamError
-from ..files import write_atomically
+from ..files import held, open_file, write_atomically
 from ..libinfo import __version__
-from ..recordio import RecordWriter
+from ..recordio import DuplicateKeyWarning, RecordWriter
 from .encode import BAD, Options, check_options, make_record, reason
-from .lists import BadLine, Item, read_list
+from .lists import BadLine, Item, escaped, left_out_rows, read_list
 
 #: Least time between two notes of how far a run is.
 SAVE_SECONDS = 1.0
@@ -78,6 +84,19 @@ class _Names:
         self.state = f"{stem}.im2rec.json"
 
 
+#: More threads than this help on no machine.
+MOST_THREADS = 1024
+
+
+@checked(
+    "im2rec",
+    path=name_of_file,
+    root=name_of_file,
+    options=optional(a(Options)),
+    num_thread=whole(0, MOST_THREADS),
+    resume=flag,
+    progress=optional(function),
+)
 def convert_list(
     path: str | os.PathLike[str],
     root: str | os.PathLike[str],
@@ -98,20 +117,34 @@ def convert_list(
         progress: called with (lines done, lines in all, path of the list).
 
     Returns:
-        What was written. Bad images are left out and stand in a table `name.bad.tsv`.
+        What was written. Bad images are left out and stand in a table `name.bad.tsv`. An id that
+        stands twice in the list gives two records with a warning `DuplicateKeyWarning`.
 
     Raises:
-        ParamError: an option that is none.
-        FileError: the disk is full or the like; a later run can go on.
-        OSError: the list cannot be read.
+        ParamError: an option that is none, or a list with the name of its own records.
+        FileError: the list cannot be read, another run is at work on it, or the disk is full or the
+            like; a later run can go on.
     """
-    options = options or Options()
-    check_options(options)
-    if num_thread < 0:
-        raise ParamError(f"[im2rec] expected num_thread >= 0, got {num_thread}")
+    options = check_options(options or Options())
     if not options.pass_through:
         extras.load("cv2", "im2rec")
     names = _Names(os.path.splitext(os.fspath(path))[0])
+    if os.fspath(path) in (*names.final.values(), *names.part.values()):
+        raise ParamError(f"[im2rec] expected a list such as name.lst, got {os.fspath(path)}")
+    with held(path, "im2rec"):
+        return _converted(os.fspath(path), root, options, num_thread, resume, progress, names)
+
+
+def _converted(
+    path: str,
+    root: str | os.PathLike[str],
+    options: Options,
+    num_thread: int,
+    resume: bool,
+    progress: Progress | None,
+    names: _Names,
+) -> Converted:
+    """`convert_list` of a list that nobody else works with."""
     total, key = _fingerprint(path, root, options)
     state = _resumed(names, key) if resume else _State(key)
     began = state.lines
@@ -124,12 +157,12 @@ def convert_list(
             for lines, (item, result) in enumerate(done, began + 1):
                 run.add(lines, item, result)
                 if progress is not None:
-                    progress(lines, total, os.fspath(path))
+                    progress(lines, total, path)
             state = run.finish()
     _rename(names, state)
     bad = names.final["bad.tsv"] if state.skipped else ""
     return Converted(
-        os.fspath(path),
+        path,
         names.final["rec"],
         names.final["idx"],
         state.records,
@@ -143,15 +176,30 @@ def _fingerprint(
     path: str | os.PathLike[str], root: str | os.PathLike[str], options: Options
 ) -> tuple[int, str]:
     """Lines of a list, and a key of everything that decides on the bytes of its records."""
-    total, digest = 0, hashlib.sha256()
-    with open(path, "rb") as file:
+    total, digest, ids = 0, hashlib.sha256(), array("q")
+    with open_file(path, "im2rec") as file:
         for line in file:
             digest.update(line)
             total += bool(line.strip())
+            with contextlib.suppress(ValueError, OverflowError):
+                ids.append(int(line.partition(b"\t")[0]))
+    _warn_of_twins(os.fspath(path), ids)
     codec = "" if options.pass_through else str(extras.load("cv2", "im2rec").__version__)
     facts = [__version__, codec, os.path.abspath(root), list(options)]
     digest.update(json.dumps(facts).encode())
     return total, digest.hexdigest()
+
+
+def _warn_of_twins(path: str, ids: array[int]) -> None:
+    found, counts = np.unique(np.frombuffer(ids, np.int64), return_counts=True)
+    twins = found[counts > 1]
+    if twins.size:
+        warnings.warn(
+            f"[im2rec] expected a new id in each line of {path}, got {twins.size} that stand "
+            f"several times, {twins[0]} for one; by its id only the last record is found",
+            DuplicateKeyWarning,
+            stacklevel=6,
+        )
 
 
 def _resumed(names: _Names, key: str) -> _State:
@@ -215,7 +263,12 @@ class _Run:
     """The growing files of one list."""
 
     def __init__(self, names: _Names, state: _State) -> None:
-        self.names, self.state = names, state
+        self.names = names
+        if not state.lines and not state.bad:  # names that no list holds come first
+            rows = left_out_rows(names.final["bad.tsv"])
+            Path(names.part["bad.tsv"]).write_bytes(b"".join(rows))
+            state = state._replace(bad=sum(map(len, rows)), skipped=len(rows))
+        self.state = state
         for kind, length in (("rec", state.rec), ("idx", state.idx), ("bad.tsv", state.bad)):
             with open(names.part[kind], "ab") as file:
                 file.truncate(length)
@@ -233,7 +286,7 @@ class _Run:
             records += 1
         else:
             what = item.path if isinstance(item, Item) else item.text.replace("\t", " ")
-            row = f"{lines}\t{what}\t{reason(result)}\n"  # type: ignore[arg-type]
+            row = f"{lines}\t{escaped(what)}\t{reason(result)}\n"  # type: ignore[arg-type]
             self.bad.write(row.encode("utf-8", "surrogateescape"))
             skipped += 1
         self.state = self.state._replace(lines=lines, records=records, skipped=skipped)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import extras, recordio
+from ..arguments import check, choice, flag, whole
 from ..errors import FormatError, MixflowError, ParamError
+from ..files import read_regular
 from ..image import codec
 from .lists import Item
 
@@ -40,18 +42,23 @@ class Options(NamedTuple):
     pack_label: bool = False
 
 
-def check_options(options: Options) -> None:
-    """Raises ParamError for a value that is none."""
-    if options.color not in COLORS or options.encoding not in ENCODINGS:
-        raise ParamError(
-            f"[im2rec] expected color {COLORS} and encoding {ENCODINGS}, got {options.color!r} and "
-            f"{options.encoding!r}"
-        )
-    if options.resize < 0 or not 0 <= options.quality <= 100:
-        raise ParamError(
-            "[im2rec] expected resize >= 0 and quality from 0 to 100, got "
-            f"{options.resize} and {options.quality}"
-        )
+_KINDS = {
+    "pass_through": flag,
+    "resize": whole(0),
+    "center_crop": flag,
+    "quality": whole(0, 100),
+    "color": choice(*COLORS),
+    "encoding": choice(*ENCODINGS),
+    "pack_label": flag,
+}
+
+
+def check_options(options: Options) -> Options:
+    """The options with typed values; ParamError for a value that is none."""
+    if not isinstance(options, Options):
+        raise ParamError(f"[im2rec] expected Options, got {type(options).__name__}")
+    typed = {n: check("im2rec", n, getattr(options, n), k) for n, k in _KINDS.items()}
+    return Options(**typed)
 
 
 def make_record(item: Item, root: str, options: Options) -> bytes:
@@ -63,13 +70,12 @@ def make_record(item: Item, root: str, options: Options) -> bytes:
         options: what to do with it.
 
     Raises:
-        OSError: the file cannot be read.
-        MixflowError: no image, too large, or its header cannot hold the item.
+        FileError: the file cannot be read.
+        MixflowError: no regular file or no image, too large, or its header cannot hold the item.
     """
     several = len(item.labels) > 1 and options.pack_label
     header = recordio.IRHeader(0, item.labels if several else item.labels[0], item.id, 0)
-    with open(os.path.join(root, item.path), "rb") as file:
-        raw = file.read()
+    raw = read_regular(os.path.join(root, item.path), "im2rec")
     if options.pass_through:
         return recordio.pack(header, raw)
     return recordio.pack(header, recode(raw, options))
@@ -79,18 +85,22 @@ def recode(raw: bytes, options: Options) -> bytes:
     """Decodes, crops, resizes and encodes.
 
     Raises:
-        FormatError: no image, or more pixels than the limit of `mx.config`.
+        FormatError: no image, or more pixels, before or after, than the limit of `mx.config`.
     """
     cv2 = extras.load("cv2", "im2rec")
     found = codec.header(raw)
     codec.check_size(found.height, found.width, "im2rec")
-    image = cv2.imdecode(np.frombuffer(raw, np.uint8), options.color)
+    try:
+        image = cv2.imdecode(np.frombuffer(raw, np.uint8), options.color)
+    except (cv2.error, MemoryError):
+        image = None
     if image is None:
         raise FormatError(f"[im2rec] expected a whole {found.format} image, got a damaged one")
     if options.center_crop:
         image = middle_square(image)
     if options.resize:
-        image = cv2.resize(image, shorter_side(image.shape[0], image.shape[1], options.resize))
+        size = shorter_side(image.shape[0], image.shape[1], options.resize)
+        image = codec.resize(codec.as_three_axes(image), *size, operator="im2rec")
     quality = options.quality if options.encoding == ".jpg" else min(options.quality, _MOST_PNG)
     return recordio.encode_image(image, quality, options.encoding)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..arguments import a, checked, flag, number, path, several, text, whole
 from ..errors import FormatError, ParamError
-from ..files import write_atomically
+from ..files import file_error, open_file, write_atomically
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 #: What MXNet's tool seeds its shuffle with, so that both make the same lists.
@@ -49,15 +51,26 @@ class Lists(NamedTuple):
         files: paths of the lists.
         images: number of images in all of them.
         labels: folder below the root -> label, where folders are labels.
+        left_out: paths that a list cannot hold; they stand in the table `bad` of the first list.
+        bad: path of that table; '' where there is none.
     """
 
     files: tuple[str, ...]
     images: int
     labels: dict[str, int]
+    left_out: tuple[str, ...] = ()
+    bad: str = ""
 
 
+_WHERE: dict[str, Any] = {"root": path, "recursive": flag, "exts": several(text)}
+
+
+@checked("im2rec", left_out=a(list), **_WHERE)
 def find_images(
-    root: str | os.PathLike[str], recursive: bool = False, exts: Sequence[str] = EXTENSIONS
+    root: str | os.PathLike[str],
+    recursive: bool = False,
+    exts: Sequence[str] = EXTENSIONS,
+    left_out: list[str] | None = None,
 ) -> tuple[list[Item], dict[str, int]]:
     """Images below a folder in the order of their paths.
 
@@ -65,12 +78,14 @@ def find_images(
         root: folder.
         recursive: also in its subfolders, each folder with images being a label; else label 0.
         exts: endings in lower case, with the dot.
+        left_out: takes the paths that a list cannot hold: with a tab, a line end, or white space
+            at an end.
 
     Returns:
         Items, and folder -> label.
 
     Raises:
-        ParamError: no folder, or a path with a tab or a line end, which a list cannot hold.
+        ParamError: no folder; without `left_out` also a path that a list cannot hold.
     """
     if not os.path.isdir(root):
         raise ParamError(f"[im2rec] expected a folder of images, got {os.fspath(root)!r}")
@@ -82,15 +97,23 @@ def find_images(
             if os.path.splitext(name)[1].lower() not in exts or not os.path.isfile(path):
                 continue
             below = os.path.relpath(path, root)
-            if any(c in below for c in "\t\r\n"):
-                raise ParamError(f"[im2rec] expected a path without tab or line end, got {below!r}")
+            if any(c in below for c in "\t\r\n") or below != below.strip():
+                if left_out is None:
+                    raise ParamError(
+                        f"[im2rec] expected a path without tab or line end, got {below!r}"
+                    )
+                left_out.append(below)
+                continue
             label = labels.setdefault(os.path.relpath(folder, root), len(labels))
             items.append(Item(len(items), (float(label),), below))
     return items, labels if recursive else {}
 
 
 def _listed(folder: str) -> tuple[str, list[str]]:
-    return folder, sorted(os.listdir(folder))
+    try:
+        return folder, sorted(os.listdir(folder))
+    except OSError as error:
+        raise file_error(f"[im2rec] expected to read the folder {folder}", folder, error) from None
 
 
 def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
@@ -106,6 +129,16 @@ def _leads_back(path: str, here: str) -> bool:
     return os.path.islink(path) and (here == target or here.startswith(target.rstrip("/") + "/"))
 
 
+@checked(
+    "im2rec",
+    prefix=path,
+    chunks=whole(1),
+    train_ratio=number(0, 1),
+    test_ratio=number(0, 1),
+    shuffle=flag,
+    seed=whole(),
+    **_WHERE,
+)
 def make_list(
     prefix: str | os.PathLike[str],
     root: str | os.PathLike[str],
@@ -118,6 +151,9 @@ def make_list(
     seed: int = SEED,
 ) -> Lists:
     """Writes the list(s) of the images below a folder, as MXNet's tool names and orders them.
+
+    Images whose path a list cannot hold are left out. They stand in the table `name.bad.tsv` of the
+    first list, with 0 as number of the line; `convert_list` keeps these rows.
 
     Args:
         prefix: start of the lists' paths: `prefix.lst`, or `prefix_train.lst`, `prefix_val.lst`,
@@ -132,14 +168,13 @@ def make_list(
         ParamError: ratios or chunks out of range, no folder, or no image in it.
         FileError: a list cannot be written.
     """
-    if chunks < 1:
-        raise ParamError(f"[im2rec] expected at least one chunk, got {chunks}")
-    if min(train_ratio, test_ratio) < 0 or train_ratio + test_ratio > 1 + 1e-9:
+    if train_ratio + test_ratio > 1 + 1e-9:
         raise ParamError(
             "[im2rec] expected ratios of at least 0 and together at most 1, got "
             f"{train_ratio} for training and {test_ratio} for testing"
         )
-    items, labels = find_images(root, recursive, exts)
+    left_out: list[str] = []
+    items, labels = find_images(root, recursive, exts, left_out)
     if not items:
         hint = "" if recursive else "; subfolders need --recursive"
         raise ParamError(
@@ -148,14 +183,45 @@ def make_list(
     if shuffle:
         random.Random(seed).shuffle(items)
     size = -(-len(items) // chunks)
-    files: list[str] = []
-    for number in range(chunks):
-        stem = os.fspath(prefix) + (f"_{number}" if chunks > 1 else "")
-        part = items[number * size : (number + 1) * size]
-        for ending, chosen in _split(part, size, train_ratio, test_ratio):
-            write_list(f"{stem}{ending}.lst", chosen)
-            files.append(f"{stem}{ending}.lst")
-    return Lists(tuple(files), len(items), labels)
+    lists: dict[str, list[Item]] = {}
+    for part in range(chunks):
+        stem = os.fspath(prefix) + (f"_{part}" if chunks > 1 else "")
+        taken = items[part * size : (part + 1) * size]
+        for ending, chosen in _split(taken, size, train_ratio, test_ratio):
+            lists[f"{stem}{ending}"] = chosen
+    bad = f"{next(iter(lists))}.bad.tsv"
+    if left_out:  # before the lists: whoever finds a list finds what it lacks
+        write_atomically(bad, "".join(map(_left_out_row, left_out)).encode(*_ENCODING))
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(bad)
+    for stem, chosen in lists.items():
+        write_list(f"{stem}.lst", chosen)
+    files = tuple(f"{stem}.lst" for stem in lists)
+    return Lists(files, len(items), labels, tuple(left_out), bad if left_out else "")
+
+
+_ENCODING = ("utf-8", "surrogateescape")
+_ESCAPES = str.maketrans({"\t": "\\t", "\r": "\\r", "\n": "\\n"})
+
+
+def escaped(name: str) -> str:
+    """A path for a row of a table: tabs and line ends as in Python's texts."""
+    return name.translate(_ESCAPES)
+
+
+def _left_out_row(name: str) -> str:
+    why = "a path with a tab, a line end or white space at an end, which a list cannot hold"
+    return f"0\t{escaped(name)}\t[im2rec] expected another name, got {why}\n"
+
+
+def left_out_rows(table: str) -> list[bytes]:
+    """The rows that `make_list` has written into a table of bad images."""
+    try:
+        raw = Path(table).read_bytes()
+    except OSError:
+        return []
+    return [row + b"\n" for row in raw.split(b"\n") if row.startswith(b"0\t")]
 
 
 def _split(
@@ -183,16 +249,17 @@ def write_list(path: str | os.PathLike[str], items: Iterable[Item]) -> None:
     lines = (
         "\t".join([str(i.id), *(f"{label:f}" for label in i.labels), i.path]) + "\n" for i in items
     )
-    write_atomically(os.fspath(path), (line.encode("utf-8", "surrogateescape") for line in lines))
+    write_atomically(os.fspath(path), (line.encode(*_ENCODING) for line in lines))
 
 
 def read_list(path: str | os.PathLike[str]) -> Iterator[Item | BadLine]:
     """Items of a list in order; a line that is none comes as `BadLine`.
 
     Raises:
-        OSError: it cannot be read.
+        FileError: it cannot be read.
     """
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+    options = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n"}
+    with open_file(path, "im2rec", "r", **options) as file:
         for line in file:
             if line.strip():
                 yield parse_line(line)

@@ -14,11 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtype as dtypes
 from .. import ndarray as nd
+from ..arguments import checked, flag, optional, several, whole
 from ..errors import DTypeError, ParamError, ShapeError
 from ..ndarray import NDArray
 from . import codec
 from . import functions as F
+from .kinds import (
+    AREA,
+    AUGMENTERS,
+    DTYPE,
+    INTERP,
+    JITTER,
+    LEVELS,
+    MATRIX,
+    NORMAL,
+    RATIOS,
+    SHARE,
+    SIDE,
+    SIZE,
+    SPREADS,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -53,8 +70,7 @@ def colour(image: Array, operator: str) -> Array:
     """The image itself, which must have three channels of floats.
 
     Raises:
-        DTypeError: whole numbers.
-        ShapeError: other than three channels.
+        DTypeError, ShapeError: whole numbers; other than three channels.
     """
     if image.dtype.kind != "f":
         raise DTypeError(f"[{operator}] expected a float image, got {image.dtype}; cast it first")
@@ -126,6 +142,7 @@ class SequentialAug(HostAugmenter):
         ts: list of augmenters.
     """
 
+    @checked(ts=AUGMENTERS)
     def __init__(self, ts: Sequence[Augmenter]) -> None:
         super().__init__()
         self.ts = ts
@@ -148,6 +165,7 @@ class RandomOrderAug(HostAugmenter):
         ts: list of augmenters; its order changes.
     """
 
+    @checked(ts=AUGMENTERS)
     def __init__(self, ts: list[Augmenter]) -> None:
         super().__init__()
         self.ts = ts
@@ -172,6 +190,7 @@ class ResizeAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIDE, interp=INTERP)
     def __init__(self, size: int, interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -189,6 +208,7 @@ class ForceResizeAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIZE, interp=INTERP)
     def __init__(self, size: Sequence[int], interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -209,6 +229,7 @@ class RandomCropAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIZE, interp=INTERP)
     def __init__(self, size: Sequence[int], interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -232,6 +253,7 @@ class RandomSizedCropAug(HostAugmenter):
         ParamError: other keywords.
     """
 
+    @checked(size=SIZE, area=AREA, min_area=AREA, ratio=RATIOS, interp=INTERP)
     def __init__(
         self, size: Sequence[int], area: Any, ratio: Sequence[float], interp: int = 2, **kwargs: Any
     ) -> None:
@@ -253,6 +275,7 @@ class CenterCropAug(HostAugmenter):
         interp: as `resize_short`.
     """
 
+    @checked(size=SIZE, interp=INTERP)
     def __init__(self, size: Sequence[int], interp: int = 2) -> None:
         super().__init__(size=size, interp=interp)
         self.size, self.interp = size, interp
@@ -269,6 +292,7 @@ class BrightnessJitterAug(HostAugmenter):
         brightness: at least 0.
     """
 
+    @checked(brightness=JITTER)
     def __init__(self, brightness: float) -> None:
         super().__init__(brightness=brightness)
         self.brightness = brightness
@@ -291,6 +315,7 @@ class ContrastJitterAug(HostAugmenter):
         contrast: the factor lies in [1 - contrast, 1 + contrast].
     """
 
+    @checked(contrast=JITTER)
     def __init__(self, contrast: float) -> None:
         super().__init__(contrast=contrast)
         self.contrast = contrast
@@ -313,6 +338,7 @@ class SaturationJitterAug(HostAugmenter):
         saturation: the factor lies in [1 - saturation, 1 + saturation].
     """
 
+    @checked(saturation=JITTER)
     def __init__(self, saturation: float) -> None:
         super().__init__(saturation=saturation)
         self.saturation = saturation
@@ -335,6 +361,7 @@ class HueJitterAug(HostAugmenter):
         hue: the angle lies in [-hue, hue], in half turns.
     """
 
+    @checked(hue=JITTER)
     def __init__(self, hue: float) -> None:
         super().__init__(hue=hue)
         self.hue = hue
@@ -358,6 +385,7 @@ class ColorJitterAug(RandomOrderAug):
         brightness, contrast, saturation: as of the three augmenters.
     """
 
+    @checked(brightness=JITTER, contrast=JITTER, saturation=JITTER)
     def __init__(self, brightness: float, contrast: float, saturation: float) -> None:
         chosen: list[Augmenter] = []
         if brightness > 0:
@@ -380,6 +408,7 @@ class LightingAug(HostAugmenter):
     Source: Krizhevsky et al. 2012, ImageNet classification with deep neural networks.
     """
 
+    @checked(alphastd=JITTER, eigval=LEVELS, eigvec=MATRIX)
     def __init__(self, alphastd: float, eigval: Any, eigvec: Any) -> None:
         super().__init__(alphastd=alphastd, eigval=eigval, eigvec=eigvec)
         self.alphastd, self.eigval, self.eigvec = alphastd, eigval, eigvec
@@ -401,6 +430,7 @@ class ColorNormalizeAug(HostAugmenter):
         mean, std: (channels,) or numbers; None leaves that step out.
     """
 
+    @checked(mean=optional(LEVELS), std=optional(SPREADS))
     def __init__(self, mean: Any, std: Any) -> None:
         super().__init__(mean=mean, std=std)
         self._mean, self._std = F.constant(mean), F.constant(std)
@@ -419,6 +449,7 @@ class RandomGrayAug(HostAugmenter):
         p: from 0 to 1.
     """
 
+    @checked(p=SHARE)
     def __init__(self, p: float) -> None:
         super().__init__(p=p)
         self.p = p
@@ -441,6 +472,7 @@ class HorizontalFlipAug(HostAugmenter):
         p: from 0 to 1.
     """
 
+    @checked(p=SHARE)
     def __init__(self, p: float) -> None:
         super().__init__(p=p)
         self.p = p
@@ -457,24 +489,14 @@ class CastAug(HostAugmenter):
         typ: name of the dtype.
     """
 
+    @checked(typ=DTYPE)
     def __init__(self, typ: str = "float32") -> None:
         super().__init__(type=typ)
         self.typ = typ
 
     def apply(self, image: Array) -> Array:
         """The image as `typ`."""
-        return image.astype(nd_dtype(self.typ))
-
-
-def nd_dtype(name: Any) -> Any:
-    """NumPy's dtype of a name of ours (also bfloat16).
-
-    Raises:
-        DTypeError: unknown.
-    """
-    from .. import dtype as dtypes
-
-    return dtypes.canonical(name)
+        return image.astype(dtypes.canonical(self.typ))
 
 
 def statistics(value: Any, standard: Array, name: str) -> Array | None:
@@ -515,6 +537,17 @@ def colour_augmenters(
     return chosen
 
 
+@checked(
+    data_shape=several(SIDE, 3),
+    resize=whole(0, 1 << 30),
+    rand_crop=flag,
+    rand_resize=flag,
+    rand_mirror=flag,
+    **NORMAL,
+    **dict.fromkeys(("brightness", "contrast", "saturation", "hue", "pca_noise"), JITTER),
+    rand_gray=SHARE,
+    inter_method=INTERP,
+)
 def CreateAugmenter(
     data_shape: Sequence[int],
     resize: int = 0,

@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 
 from .. import config, extras
-from ..errors import DTypeError, FileError, FormatError, ParamError, ShapeError
+from ..errors import DTypeError, FormatError, ParamError, ShapeError
+from ..files import read_regular
 from .header import FORMATS, Header, check_structure
 from .header import header as _read_header
 
 __all__ = [
     "FORMATS",
     "Header",
+    "as_three_axes",
     "border",
     "center_crop",
     "check_size",
+    "checked_image",
     "crop",
     "decode",
     "fixed_crop",
@@ -140,7 +143,7 @@ def decode(
         raise _corrupt(operator, found, data, str(error)) from None
     if pixels is None:
         raise _corrupt(operator, found, data, "the decoder gives up")
-    return _as_three_axes(pixels)
+    return as_three_axes(pixels)
 
 
 def _checked_header(data: Array, operator: str, pixel_limit: int | None) -> Header:
@@ -166,23 +169,20 @@ def read_file(path: str, operator: str = "imread") -> bytes:
     """The content of an image file.
 
     Raises:
-        FileError: it cannot be read.
+        FormatError, FileError: no regular file, or it cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        made = FileError(f"[{operator}] expected a readable image at {path!r}, got: {reason}")
-        made.errno, made.filename = getattr(error, "errno", None), path
-        raise made from None
+    if isinstance(path, (int, float)):  # Python would take it for an open file
+        raise DTypeError(f"[{operator}] expected the path of an image, got {path!r}")
+    return read_regular(path, operator)
 
 
-def _as_three_axes(image: Array) -> Array:
+def as_three_axes(image: Array) -> Array:
+    """(height, width, channels), also of a grey image without the last axis."""
     return image[:, :, None] if image.ndim == 2 else image
 
 
-def _checked_image(image: Array, operator: str) -> Array:
+def checked_image(image: Array, operator: str) -> Array:
+    """The image itself; ShapeError where it is none."""
     if image.ndim != 3 or 0 in image.shape:
         raise ShapeError(
             f"[{operator}] expected an image (height, width, channels), got shape {image.shape}"
@@ -232,7 +232,7 @@ def resize(
         DTypeError: another dtype.
         ParamError: another interp.
     """
-    _checked_image(image, operator)
+    checked_image(image, operator)
     if interp not in range(5):
         raise ParamError(f"[{operator}] expected interp 0 to 4, got {interp!r}")
     width, height = int(width), int(height)
@@ -245,7 +245,7 @@ def resize(
         )
     cv2 = _cv2()
     try:
-        return _as_three_axes(cv2.resize(image, (width, height), interpolation=interp))
+        return as_three_axes(cv2.resize(image, (width, height), interpolation=interp))
     except cv2.error as error:
         raise ShapeError(
             f"[{operator}] expected an image that OpenCV resizes, got shape {image.shape} "
@@ -268,7 +268,7 @@ def resize_short(image: Array, size: int, interp: int = 2) -> Array:
         size: pixels, at least 1.
         interp: as `interpolation`.
     """
-    _checked_image(image, "resize_short")
+    checked_image(image, "resize_short")
     old_height, old_width = image.shape[:2]
     height, width = short_side_size(old_height, old_width, size)
     chosen = interpolation(interp, (old_height, old_width, height, width), "resize_short")
@@ -281,7 +281,7 @@ def crop(image: Array, x: int, y: int, width: int, height: int, operator: str = 
     Raises:
         ShapeError: it does not lie inside of the image.
     """
-    _checked_image(image, operator)
+    checked_image(image, operator)
     rows, columns = image.shape[:2]
     inside = x >= 0 and y >= 0 and width >= 1 and height >= 1
     if not inside or x + width > columns or y + height > rows:
@@ -347,7 +347,7 @@ def center_crop(
     Returns:
         The part, and (x0, y0, width, height) of it in the image.
     """
-    _checked_image(image, "center_crop")
+    checked_image(image, "center_crop")
     rows, columns = image.shape[:2]
     width, height = scale_down((columns, rows), size)
     x0, y0 = (columns - width) // 2, (rows - height) // 2
@@ -379,7 +379,7 @@ def border(
         ParamError: negative width, or another type.
         ShapeError, FormatError: not an image, or too large a result.
     """
-    _checked_image(image, "copyMakeBorder")
+    checked_image(image, "copyMakeBorder")
     if min(top, bot, left, right) < 0 or type not in range(5):
         raise ParamError(
             "[copyMakeBorder] expected widths of at least 0 and type 0 to 4, got "
@@ -396,4 +396,4 @@ def border(
             f"[copyMakeBorder] expected an image that OpenCV extends, got {image.dtype} "
             f"{image.shape} ({str(error).strip().splitlines()[-1]})"
         ) from None
-    return _as_three_axes(made)
+    return as_three_axes(made)

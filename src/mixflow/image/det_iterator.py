@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from .. import extras
+from ..arguments import checked, choice
 from ..errors import DTypeError, MixflowError, ShapeError
 from ..io.base import DataDesc
 from ..ndarray import NDArray
 from . import functions as F
 from .augment import IMAGENET_MEAN, IMAGENET_STD, ForceResizeAug
 from .detection import CreateDetAugmenter, DetBorrowAug, run_det_host
-from .iterator import ImageIter, Rest, SkippedSampleError
+from .iterator import KINDS, LAST_BATCH, ImageIter, Rest, SkippedSampleError
 
 Array = np.ndarray[Any, Any]
 #: Least numbers of a label: two of a header, five of a box.
@@ -48,6 +49,7 @@ class ImageDetIter(ImageIter):
         ParamError, FileError, FormatError: as `ImageIter`.
     """
 
+    @checked(**KINDS, last_batch_handle=choice(*LAST_BATCH))
     def __init__(
         self,
         batch_size: int,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked, either, flag, number, several, whole
 from ..errors import DTypeError, ParamError
 from . import boxes, codec
 from . import functions as F
@@ -27,9 +28,14 @@ from .augment import (
     run_host,
     statistics,
 )
+from .kinds import INTERP, JITTER, NORMAL, SHARE, SIDE
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[Any, Array]
+
+
+_TRIES = whole(0, 1 << 30)
+_LEVEL = either(number(), several(number()))
 
 
 class DetAugmenter:
@@ -130,6 +136,7 @@ class DetRandomSelectAug(HostDetAugmenter):
         DTypeError: something else in the list.
     """
 
+    @checked(skip_prob=SHARE)
     def __init__(self, aug_list: Any, skip_prob: float = 0) -> None:
         super().__init__(skip_prob=skip_prob)
         self.aug_list = list(aug_list) if isinstance(aug_list, (list, tuple)) else [aug_list]
@@ -160,6 +167,7 @@ class DetHorizontalFlipAug(HostDetAugmenter):
         p: from 0 to 1.
     """
 
+    @checked(p=SHARE)
     def __init__(self, p: float) -> None:
         super().__init__(p=p)
         self.p = p
@@ -182,7 +190,7 @@ def _range(value: Any, name: str, operator: str) -> tuple[float, float]:
     try:
         pair: tuple[float, float] = (value, value) if isinstance(value, Number) else tuple(value)
         low, high = pair
-        if high > 0 and low <= high:
+        if high > 0 and 0 <= low <= high < float("inf"):
             return pair
     except (TypeError, ValueError):
         pass
@@ -210,6 +218,7 @@ class DetRandomCropAug(HostDetAugmenter):
     Source: Liu et al. 2016, SSD: single shot multibox detector.
     """
 
+    @checked(min_object_covered=number(0), min_eject_coverage=number(0), max_attempts=_TRIES)
     def __init__(
         self,
         min_object_covered: float = 0.1,
@@ -263,6 +272,7 @@ class DetRandomPadAug(HostDetAugmenter):
     Source: Liu et al. 2016, SSD: single shot multibox detector.
     """
 
+    @checked(max_attempts=_TRIES, pad_val=_LEVEL)
     def __init__(
         self,
         aspect_ratio_range: Any = (0.75, 1.33),
@@ -298,6 +308,7 @@ class DetRandomPadAug(HostDetAugmenter):
         return made, boxes.moved(label, (-x, -y, width, height), rows, columns)
 
 
+@checked(skip_prob=SHARE)
 def CreateMultiRandCropAugmenter(
     min_object_covered: Any = 0.1,
     aspect_ratio_range: Any = (0.75, 1.33),
@@ -329,6 +340,16 @@ def CreateMultiRandCropAugmenter(
     return DetRandomSelectAug(made, skip_prob)
 
 
+@checked(
+    data_shape=several(SIDE, 3),
+    resize=whole(0, 1 << 30),
+    **dict.fromkeys(("rand_crop", "rand_pad", "rand_gray"), SHARE),
+    rand_mirror=flag,
+    **NORMAL,
+    **dict.fromkeys(("brightness", "contrast", "saturation", "hue", "pca_noise"), JITTER),
+    inter_method=INTERP,
+    pad_val=_LEVEL,
+)
 def CreateDetAugmenter(
     data_shape: Sequence[int],
     resize: int = 0,
@@ -386,7 +407,8 @@ def CreateDetAugmenter(
     if rand_mirror:
         chosen.append(DetHorizontalFlipAug(0.5))
     if rand_pad > 0:
-        canvas = (1.0, area_range[1])
+        upper = area_range[1] if isinstance(area_range, (list, tuple)) else area_range
+        canvas = (1.0, upper)
         padding = DetRandomPadAug(aspect_ratio_range, canvas, max_attempts, pad_val)
         chosen.append(DetRandomSelectAug([padding], 1 - rand_pad))
     size = (data_shape[2], data_shape[1])

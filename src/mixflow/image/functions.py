@@ -15,15 +15,38 @@ from typing import Any
 import numpy as np
 
 from .. import ndarray as nd
+from ..arguments import (
+    a,
+    checked,
+    choice,
+    flag,
+    number,
+    numbers,
+    optional,
+    rising,
+    several,
+    whole,
+)
 from ..errors import DTypeError, FormatError, ParamError, ShapeError
 from ..ndarray import NDArray
 from . import codec
+from .kinds import AREA, INTERP, RATIOS, SIDE, SIZE
 from .rotate import rotate
 
 Array = np.ndarray[Any, Any]
 Size = Sequence[int]
 #: Of a random crop of random size, before the middle is taken instead.
 CROP_ATTEMPTS = 10
+
+
+_PLACE: dict[str, Any] = {
+    "x0": whole(),
+    "y0": whole(),
+    "w": whole(),
+    "h": whole(),
+    "size": optional(SIZE),
+    "interp": INTERP,
+}
 
 
 def host(src: Any, operator: str) -> Array:
@@ -56,6 +79,7 @@ def _finish(image: Array, out: NDArray | None, operator: str) -> NDArray:
     return out
 
 
+@checked(flag=whole(), to_rgb=flag, out=optional(a(NDArray)))
 def imdecode(buf: Any, flag: int = 1, to_rgb: bool = True, out: NDArray | None = None) -> NDArray:
     """The pixels of an encoded image (JPEG, PNG, BMP, TIFF, GIF, WebP, PNM).
 
@@ -80,6 +104,7 @@ def imdecode(buf: Any, flag: int = 1, to_rgb: bool = True, out: NDArray | None =
     return _finish(codec.decode(encoded, int(flag), bool(to_rgb)), out, "imdecode")
 
 
+@checked(flag=whole(), to_rgb=flag, out=optional(a(NDArray)))
 def imread(
     filename: str, flag: int = 1, to_rgb: bool = True, out: NDArray | None = None
 ) -> NDArray:
@@ -101,6 +126,7 @@ def imread(
     return _finish(pixels, out, "imread")
 
 
+@checked(w=whole(), h=whole(), interp=choice(0, 1, 2, 3, 4), out=optional(a(NDArray)))
 def imresize(src: Any, w: int, h: int, interp: int = 1, out: NDArray | None = None) -> NDArray:
     """An image at another size, same dtype.
 
@@ -116,6 +142,13 @@ def imresize(src: Any, w: int, h: int, interp: int = 1, out: NDArray | None = No
     return _finish(codec.resize(host(src, "imresize"), w, h, interp), out, "imresize")
 
 
+@checked(
+    **dict.fromkeys(("top", "bot", "left", "right"), whole()),
+    type=choice(0, 1, 2, 3, 4),
+    value=number(),
+    values=several(number()),
+    out=optional(a(NDArray)),
+)
 def copyMakeBorder(
     src: Any,
     top: int,
@@ -149,6 +182,7 @@ def copyMakeBorder(
 scale_down = codec.scale_down
 
 
+@checked(size=SIDE, interp=INTERP)
 def resize_short(src: Any, size: int, interp: int = 2) -> NDArray:
     """Resized so that the shorter side has `size` pixels.
 
@@ -164,6 +198,7 @@ def resize_short(src: Any, size: int, interp: int = 2) -> NDArray:
     return device(codec.resize_short(host(src, "resize_short"), size, interp))
 
 
+@checked(**_PLACE)
 def fixed_crop(
     src: Any, x0: int, y0: int, w: int, h: int, size: Size | None = None, interp: int = 2
 ) -> NDArray:
@@ -187,7 +222,7 @@ Placed = tuple[Array, tuple[int, int, int, int]]
 
 def random_crop_host(image: Array, size: Size, interp: int = 2) -> Placed:
     """`random_crop` on host arrays."""
-    rows, columns = image.shape[:2]
+    rows, columns = codec.checked_image(image, "random_crop").shape[:2]
     width, height = codec.scale_down((columns, rows), size)
     x0 = random.randint(0, columns - width)
     y0 = random.randint(0, rows - height)
@@ -195,6 +230,7 @@ def random_crop_host(image: Array, size: Size, interp: int = 2) -> Placed:
     return made, (x0, y0, width, height)
 
 
+@checked(size=SIZE, interp=INTERP)
 def random_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, tuple[int, int, int, int]]:
     """A part at a random place, scaled up where the image is smaller than `size`.
 
@@ -210,6 +246,7 @@ def random_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, tuple[i
     return device(image), place
 
 
+@checked(size=SIZE, interp=INTERP)
 def center_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, tuple[int, int, int, int]]:
     """The middle of an image, scaled up where the image is smaller than `size`.
 
@@ -240,6 +277,8 @@ def area_range(area: Any, options: dict[str, Any]) -> tuple[float, float]:
         raise ParamError(
             f"[random_size_crop] expected no options but min_area, got {', '.join(options)}"
         )
+    if area is None:
+        raise ParamError("[random_size_crop] expected an area, got None")
     return (area, 1.0) if isinstance(area, Number) else area  # type: ignore[return-value]
 
 
@@ -247,7 +286,7 @@ def random_size_crop_host(
     image: Array, size: Size, area: tuple[float, float], ratio: Sequence[float], interp: int = 2
 ) -> Placed:
     """`random_size_crop` on host arrays."""
-    rows, columns = image.shape[:2]
+    rows, columns = codec.checked_image(image, "random_size_crop").shape[:2]
     ratios = (np.log(ratio[0]), np.log(ratio[1]))
     for _ in range(CROP_ATTEMPTS):
         wanted = random.uniform(area[0], area[1]) * (rows * columns)
@@ -262,6 +301,12 @@ def random_size_crop_host(
     return codec.center_crop(image, size, interp)
 
 
+@checked(
+    size=SIZE,
+    area=AREA,
+    ratio=RATIOS,
+    interp=INTERP,
+)
 def random_size_crop(
     src: Any, size: Size, area: Any, ratio: Sequence[float], interp: int = 2, **kwargs: Any
 ) -> tuple[NDArray, tuple[int, int, int, int]]:
@@ -342,6 +387,7 @@ def _angles(degrees: Any, count: int, single: bool) -> Array:
     return angles
 
 
+@checked(rotation_degrees=numbers(), zoom_in=flag, zoom_out=flag)
 def imrotate(
     src: Any, rotation_degrees: Any, zoom_in: bool = False, zoom_out: bool = False
 ) -> NDArray:
@@ -375,6 +421,7 @@ def imrotate(
     return device(made[0] if single else np.stack(made))
 
 
+@checked(angle_limits=rising(number()), zoom_in=flag, zoom_out=flag)
 def random_rotate(
     src: Any, angle_limits: Sequence[float], zoom_in: bool = False, zoom_out: bool = False
 ) -> NDArray:
@@ -388,6 +435,7 @@ def random_rotate(
         As `imrotate`.
     """
     low, high = angle_limits
+    src = host(src, "random_rotate")
     if len(src.shape) == 3:
         return imrotate(src, np.random.uniform(low, high), zoom_in, zoom_out)
     return imrotate(src, np.random.uniform(low, high, size=len(src)), zoom_in, zoom_out)

@@ -12,16 +12,32 @@ import numpy as np
 
 from .. import ndarray as nd
 from .. import recordio
+from ..arguments import a, checked, choice, flag, optional, path, several, text, whole
 from ..errors import FormatError, MixflowError, ParamError, ShapeError
-from ..io.base import DataBatch, DataDesc, DataIter
+from ..io.base import DataBatch, DataDesc, DataIter, check_batch
 from ..ndarray import NDArray
 from . import codec, listing
 from . import functions as F
 from .augment import Augmenter, CreateAugmenter, run_host
 
 Array = np.ndarray[Any, Any]
+#: Kinds of the arguments that image iterators have in common.
+KINDS: dict[str, Any] = {
+    "batch_size": whole(1),
+    **dict.fromkeys(("path_imgrec", "path_imglist", "path_root", "path_imgidx"), optional(path)),
+    "shuffle": flag,
+    "part_index": whole(0),
+    "num_parts": whole(1),
+    "aug_list": optional(a(list, tuple)),
+    "imglist": optional(a(list, tuple)),
+    "data_name": text,
+    "label_name": text,
+}
 #: What to do with a batch that the epoch cannot fill.
 LAST_BATCH = ("pad", "discard", "roll_over")
+
+
+_SHAPE = several(whole(1, 1 << 30))
 
 
 class Rest:
@@ -72,6 +88,7 @@ class ImageIter(DataIter):
     #: Methods that a subclass may replace; if it does, arrays pass as NDArray.
     _HOOKS = ("imdecode", "check_valid_image", "augmentation_transform", "postprocess_data")
 
+    @checked(**KINDS, label_width=whole(1, 1 << 30), last_batch_handle=choice(*LAST_BATCH))
     def __init__(
         self,
         batch_size: int,
@@ -93,7 +110,6 @@ class ImageIter(DataIter):
         **kwargs: Any,
     ) -> None:
         super().__init__(batch_size)
-        self._check_arguments(batch_size, label_width, last_batch_handle)
         self.check_data_shape(data_shape)
         self._label_dtype = listing.label_dtype(dtype)
         self._open(path_imgrec, path_imglist, path_root, path_imgidx, imglist)
@@ -101,27 +117,32 @@ class ImageIter(DataIter):
         self.last_batch_handle = last_batch_handle
         self.data_shape = tuple(data_shape)
         self._describe(data_name, label_name)
+        check_batch(type(self).__name__, (*self.provide_data, *self.provide_label))
         self.seq = self._share(part_index, num_parts)
+        if self.seq is not None and not self.seq:
+            raise ParamError(
+                f"[{type(self).__name__}] expected at least one sample, got none in part "
+                f"{part_index} of {num_parts} of an empty list or index, or one with fewer samples"
+            )
         self.num_image = None if self.seq is None else len(self.seq)
         self.auglist = self._augmenters(aug_list, kwargs)
         self._on_host = self._has_no_hooks()
         self._rest: Rest | None = None
         self.reset()
+        if self.seq is None:
+            self._check_not_empty()
+
+    def _check_not_empty(self) -> None:
+        """Raises ParamError where a record file without an index has no record."""
+        assert self.imgrec is not None
+        if self.imgrec.read_view() is None:
+            raise ParamError(
+                f"[{type(self).__name__}] expected at least one record in {self.imgrec.uri}, got "
+                "none"
+            )
+        self.imgrec.reset()
 
     # -- construction
-
-    @staticmethod
-    def _check_arguments(batch_size: int, label_width: int, last_batch_handle: str) -> None:
-        if last_batch_handle not in LAST_BATCH:
-            raise ParamError(
-                f"[ImageIter] expected last_batch_handle {', '.join(LAST_BATCH)}, got "
-                f"{last_batch_handle!r}"
-            )
-        if batch_size < 1 or label_width < 1:
-            raise ParamError(
-                "[ImageIter] expected a batch size and a label width of at least 1, got "
-                f"{batch_size} and {label_width}"
-            )
 
     def _open(
         self,
@@ -132,7 +153,7 @@ class ImageIter(DataIter):
         imglist: list[Any] | None,
     ) -> None:
         """Opens the sources: `imgrec` and `imgidx`, `imglist`."""
-        if not path_imgrec and not path_imglist and not isinstance(imglist, list):
+        if not path_imgrec and not path_imglist and imglist is None:
             raise ParamError(
                 "[ImageIter] expected path_imgrec, path_imglist or a list as imglist, got none"
             )
@@ -147,7 +168,7 @@ class ImageIter(DataIter):
             self.imgrec = recordio.MXRecordIO(path_imgrec, "r")
         if path_imglist:
             self.imglist = listing.read_list(path_imglist, self._label_dtype)
-        elif isinstance(imglist, list):
+        elif imglist is not None:
             self.imglist = listing.from_memory(imglist, self._label_dtype)
 
     def _describe(self, data_name: str, label_name: str) -> None:
@@ -161,7 +182,7 @@ class ImageIter(DataIter):
 
     def _share(self, part_index: int, num_parts: int) -> list[Any] | None:
         """Keys of this worker; None where records are read in their order."""
-        if not 0 <= part_index < num_parts:
+        if part_index >= num_parts:
             raise ParamError(
                 f"[ImageIter] expected 0 <= part_index < num_parts, got {part_index} of {num_parts}"
             )
@@ -249,9 +270,13 @@ class ImageIter(DataIter):
 
     def check_data_shape(self, data_shape: Sequence[int]) -> None:
         """Raises ShapeError where a data shape is not (3, height, width)."""
-        if len(data_shape) != 3 or data_shape[0] != 3 or min(data_shape) < 1:
+        try:
+            good = len(_SHAPE.convert(data_shape)) == 3 and data_shape[0] == 3
+        except (TypeError, ValueError, OverflowError):
+            good = False
+        if not good:
             raise ShapeError(
-                f"[ImageIter] expected a data shape (3, height, width), got {tuple(data_shape)}"
+                f"[ImageIter] expected a data shape (3, height, width), got {data_shape!r:.200}"
             )
 
     def check_valid_image(self, data: Any) -> None:

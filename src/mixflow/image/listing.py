@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from ..errors import FileError, FormatError, ParamError, UnknownNameError, describe_unknown
+from ..errors import FormatError, ParamError, UnknownNameError, describe_unknown
+from ..files import open_file
+from ..recordio import DuplicateKeyWarning
 
 Array = np.ndarray[Any, Any]
 #: key -> (labels (n,), name of the image's file).
@@ -23,7 +26,10 @@ def label_dtype(name: Any) -> np.dtype[Any]:
     Raises:
         UnknownNameError: not one of `LABEL_DTYPES`.
     """
-    text = np.dtype(name).name if isinstance(name, (type, np.dtype)) else str(name)
+    try:
+        text = np.dtype(name).name if isinstance(name, (type, np.dtype)) else str(name)
+    except TypeError:
+        text = repr(name)
     if text not in LABEL_DTYPES:
         raise UnknownNameError(describe_unknown("ImageIter dtype", text, list(LABEL_DTYPES)))
     return np.dtype(text)
@@ -42,14 +48,11 @@ def read_list(path: str, dtype: Any = "float32") -> Listing:
     """
     found: Listing = {}
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        made = FileError(f"[ImageIter] expected a readable list at {path}, got: {error.strerror}")
-        made.errno, made.filename = error.errno, path
-        raise made from None
+        with open_file(path, "ImageIter", "r", encoding="utf-8", newline="\n") as file:
+            lines = file.read().split("\n")
     except UnicodeDecodeError as error:
         raise FormatError(f"[ImageIter] expected UTF-8 text in {path}, got {error}") from None
+    twins = 0
     for number, line in enumerate(lines, 1):
         fields = line.strip().split("\t")
         if fields == [""]:
@@ -57,12 +60,20 @@ def read_list(path: str, dtype: Any = "float32") -> Listing:
         try:
             if len(fields) < 3:
                 raise ValueError(f"{len(fields)} fields")
+            twins += int(fields[0]) in found
             found[int(fields[0])] = (np.array(fields[1:-1], np.float64).astype(dtype), fields[-1])
         except (ValueError, OverflowError) as error:
             raise FormatError(
                 "[ImageIter] expected a key, labels and a file name with tabs between them in line "
                 f"{number} of {path}, got {line[:80]!r} ({error})"
             ) from None
+    if twins:
+        warnings.warn(
+            f"[ImageIter] expected a new key in each line of {path}, got {twins} that "
+            "stood before; the last line of a key counts",
+            DuplicateKeyWarning,
+            stacklevel=5,
+        )
     return found
 
 
@@ -79,6 +90,8 @@ def from_memory(entries: Sequence[Any], dtype: Any = "float32") -> Listing:
             if len(labels) == 1 and not isinstance(labels[0], Number):
                 labels = labels[0]
             values = np.array(labels, dtype).reshape(-1)
+            if any(isinstance(label, str) for label in labels):
+                raise ValueError("a text as label")
             if not isinstance(name, str) or values.size == 0:
                 raise ValueError("no labels or no name")
         except (TypeError, ValueError) as error:

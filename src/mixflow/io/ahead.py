@@ -8,6 +8,7 @@ at it.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections import deque
@@ -55,6 +56,7 @@ class Ahead(Generic[T]):
 
     def __init__(self, source: Iterator[T], depth: int = 2, name: str = "mixflow-ahead") -> None:
         self._shared = _Shared(max(1, depth))
+        self._process = os.getpid()
         self._thread = threading.Thread(
             target=_produce, args=(source, self._shared), name=name, daemon=True
         )
@@ -67,6 +69,7 @@ class Ahead(Generic[T]):
 
     def __next__(self) -> T:
         shared = self._shared
+        self._check_process()
         with shared.changed:
             while not shared.items:
                 if shared.ended is not None and not shared.stopped:
@@ -76,7 +79,6 @@ class Ahead(Generic[T]):
                     if isinstance(shared.ended, StopIteration):
                         raise StopIteration
                     raise shared.ended
-                # Closed, or a fork left the thread behind.
                 if shared.stopped or not self._thread.is_alive():
                     raise MixflowError(
                         f"[{self._thread.name}] expected a running iterator, got one that was "
@@ -87,12 +89,23 @@ class Ahead(Generic[T]):
             shared.changed.notify_all()
             return item
 
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise MixflowError(
+                f"[{self._thread.name}] expected a running iterator in the process {self._process} "
+                f"that began it, got a fork of it, {os.getpid()}, which has none of its threads; "
+                "call reset"
+            )
+
     def close(self) -> None:
         """Ends the thread and waits for it.
 
         Raises:
             MixflowError: the item in work takes longer than a minute.
         """
+        if self._process != os.getpid():  # the thread stayed behind, perhaps with the lock
+            self._shared.stopped = True
+            return
         self._shared.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)

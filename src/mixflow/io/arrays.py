@@ -9,10 +9,11 @@ import numpy as np
 
 from .. import ndarray as nd
 from .. import random as _random
-from ..errors import DTypeError, ParamError, ShapeError
+from ..arguments import checked, choice, flag, text, whole
+from ..errors import DTypeError, ShapeError
 from ..ndarray import NDArray
 from ..ndarray.csr import CSRNDArray, csr_matrix
-from .base import DataBatch, DataDesc, DataIter
+from .base import DataBatch, DataDesc, DataIter, check_batch
 
 Array = np.ndarray[Any, Any]
 
@@ -121,6 +122,14 @@ class NDArrayIter(DataIter):
         DTypeError: no array of numbers.
     """
 
+    @checked(
+        batch_size=whole(1),
+        shuffle=flag,
+        last_batch_handle=choice("pad", "discard", "roll_over"),
+        data_name=text,
+        label_name=text,
+        layout=text,
+    )
     def __init__(
         self,
         data: Any,
@@ -133,13 +142,6 @@ class NDArrayIter(DataIter):
         layout: str = "NCHW",
     ) -> None:
         super().__init__(batch_size)
-        if last_batch_handle not in ("pad", "discard", "roll_over"):
-            raise ParamError(
-                "[NDArrayIter] expected last_batch_handle pad, discard or roll_over, got "
-                f"{last_batch_handle!r}"
-            )
-        if batch_size < 1:
-            raise ParamError(f"[NDArrayIter] expected a batch size of at least 1, got {batch_size}")
         axis = max(layout.find("N"), 0)
         self._data = _sources(data, data_name, False, axis)
         self._label = _sources(label, label_name, True, axis)
@@ -152,6 +154,7 @@ class NDArrayIter(DataIter):
         self.shuffle = shuffle
         self.last_batch_handle = last_batch_handle
         self.layout = layout
+        check_batch("NDArrayIter", (*self.provide_data, *self.provide_label))
         self.idx = np.arange(self.num_data)
         self._carried: Array = np.empty(0, np.int64)
         self.cursor = -batch_size

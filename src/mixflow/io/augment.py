@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import ndarray as nd
 from .. import random as _random
-from ..errors import ParamError
+from ..arguments import checked, having, whole
 from .base import DataBatch, DataDesc, DataIter
 
 Array = np.ndarray[Any, Any]
@@ -45,13 +45,12 @@ class RandomShiftIter(DataIter):
         pixels: largest shift, at least 0.
 
     Raises:
-        ParamError: a negative shift.
+        ParamError: a negative shift, or no iterator.
     """
 
+    @checked(data_iter=having("next", "reset", "batch_size"), pixels=whole(0, 1 << 20))
     def __init__(self, data_iter: DataIter, pixels: int) -> None:
         super().__init__(data_iter.batch_size)
-        if pixels < 0:
-            raise ParamError(f"[RandomShiftIter] expected pixels >= 0, got {pixels}")
         self.data_iter = data_iter
         self.pixels = pixels
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import MixflowError, ShapeError
+from .. import dtype as dtypes
+from ..arguments import check_bytes, checked, whole
+from ..errors import MixflowError, ParamError, ShapeError
 from ..ndarray import NDArray
 
 
@@ -32,9 +34,22 @@ class DataDesc(_Desc):
         dtype: Any = np.float32,
         layout: str = "NCHW",
     ) -> DataDesc:
-        """A pair with two more attributes."""
-        made = super().__new__(cls, name, tuple(shape))
-        made.dtype = np.dtype(dtype)
+        """A pair with two more attributes.
+
+        Raises:
+            ParamError: no shape.
+            DTypeError: no dtype.
+        """
+        try:
+            made = super().__new__(cls, name, tuple(shape))
+        except TypeError:
+            raise ParamError(
+                f"[DataDesc] expected a shape for '{name}', got {shape!r:.100}"
+            ) from None
+        try:
+            made.dtype = np.dtype(dtype)
+        except (TypeError, ValueError):
+            made.dtype = dtypes.canonical(dtype)
         made.layout = layout
         return made
 
@@ -44,6 +59,8 @@ class DataDesc(_Desc):
     @staticmethod
     def get_batch_axis(layout: str | None) -> int:
         """Position of 'N' in a layout; 0 without one."""
+        if layout is not None and not isinstance(layout, str):
+            raise ParamError(f"[DataDesc] expected a layout such as 'NCHW', got {layout!r:.100}")
         return 0 if layout is None else layout.find("N")
 
     @staticmethod
@@ -52,8 +69,16 @@ class DataDesc(_Desc):
         types: Sequence[tuple[str, Any]] | None = None,
     ) -> list[DataDesc]:
         """Descriptions from (name, shape) pairs and optional (name, dtype) pairs."""
-        dtypes = dict(types or ())
-        return [DataDesc(n, s, dtypes.get(n, np.float32)) for n, s in shapes]
+        try:
+            chosen = dict(types or ())
+            return [DataDesc(n, s, chosen.get(n, np.float32)) for n, s in shapes]
+        except (TypeError, ValueError) as error:
+            if isinstance(error, MixflowError):
+                raise
+            raise ParamError(
+                f"[DataDesc] expected (name, shape) and (name, dtype) pairs, got {shapes!r:.100} "
+                f"and {types!r:.100}"
+            ) from None
 
 
 class DataBatch:
@@ -93,11 +118,27 @@ class DataBatch:
         return f"DataBatch: data shapes: {shapes} label shapes: {labels}"
 
 
+def batch_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of an iterator's argument; None (also as a text) is float32."""
+    return dtypes.canonical(None if isinstance(dtype, str) and dtype == "None" else dtype)
+
+
+def check_batch(operator: str, descriptions: Sequence[DataDesc]) -> None:
+    """Raises ParamError where a batch of these arrays exceeds the memory."""
+    nbytes = sum(
+        int(np.prod(d.shape, dtype=object)) * np.dtype(d.dtype).itemsize for d in descriptions
+    )
+    check_bytes(operator, "a batch", nbytes, "choose a smaller batch_size")
+
+
 class DataIter:
     """Base of the iterators. A subclass gives either `next`, or `iter_next` with the getters.
 
     Args:
         batch_size: samples per batch.
+
+    Raises:
+        ParamError: a batch size that is no number.
     """
 
     if TYPE_CHECKING:  # programs set them as attributes or define properties
@@ -110,6 +151,7 @@ class DataIter:
         def provide_label(self) -> list[DataDesc]:
             """Descriptions of the labels of a batch."""
 
+    @checked(batch_size=whole(0))
     def __init__(self, batch_size: int = 0) -> None:
         self.batch_size = batch_size
 

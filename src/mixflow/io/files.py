@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import ndarray as nd
+from ..arguments import check, checked, either, flag, path, several, text, whole
 from ..errors import FormatError, ParamError, UnknownNameError, describe_unknown
 from ..ndarray.csr import CSRNDArray, csr_matrix
-from .base import DataBatch, DataDesc, DataIter
+from .base import DataBatch, DataDesc, DataIter, batch_dtype, check_batch
 from .text import Cursor, Rows, SparseRows, Table, dense_parser, join, row_count, sparse_parser
 
 Array = np.ndarray[Any, Any]
@@ -37,14 +38,13 @@ class RowIter(DataIter):
         self, operator: str, cursors: Sequence[Cursor | None], batch_size: int, round_batch: bool
     ) -> None:
         super().__init__(batch_size)
-        if batch_size < 1:
-            raise ParamError(f"[{operator}] expected batch_size of at least 1, got {batch_size}")
         self._operator = operator
         self._data, self._label = cursors
         self._round = round_batch
         self._taken = 0  # rows of this pass that were given
         self._overflow = 0
         self._last: list[Any] | None = None
+        check_batch(operator, (*self.provide_data, *self.provide_label))
         for cursor in cursors:
             if cursor is not None and cursor.is_empty():
                 raise FormatError(
@@ -133,11 +133,24 @@ def _refuse(operator: str, unknown: dict[str, Any], known: Sequence[str]) -> Non
         raise UnknownNameError(describe_unknown(operator, name, list(known)))
 
 
+_SIDE = whole(1, 1 << 40)
+_SIZES = either(_SIDE, several(_SIDE))
+_KINDS: dict[str, Any] = {
+    "batch_size": whole(1),
+    "round_batch": flag,
+    "prefetch_buffer": whole(0, 1 << 20),
+    "data_name": text,
+    "label_name": text,
+}
+
+
 def _shape(operator: str, name: str, shape: Any) -> tuple[int, ...]:
-    found = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
-    if not found or min(found) < 1:
-        raise ParamError(f"[{operator}] expected positive sizes in {name}, got {found}")
-    return found
+    found = check(operator, name, shape, _SIZES)
+    if isinstance(found, int):
+        return (found,)
+    if not found:
+        raise ParamError(f"[{operator}] expected positive sizes in {name}, got none")
+    return tuple(found)
 
 
 class CSVIter(RowIter):
@@ -159,9 +172,10 @@ class CSVIter(RowIter):
         ParamError: a size below 1, or another dtype.
         FormatError: a line with another number of fields, or a field that is no number.
         UnknownNameError: another argument.
-        OSError: a file cannot be read.
+        FileError: a file cannot be read.
     """
 
+    @checked(data_csv=path, label_csv=path, **_KINDS)
     def __init__(
         self,
         data_csv: str | os.PathLike[str],
@@ -178,7 +192,7 @@ class CSVIter(RowIter):
         **unknown: Any,
     ) -> None:
         _refuse("CSVIter", unknown, ("data_csv", "data_shape", "label_csv", "label_shape"))
-        name = np.dtype(np.float32 if dtype in (None, "None") else dtype).name
+        name = batch_dtype(dtype).name
         if name not in _DTYPES:
             raise ParamError(f"[CSVIter] expected a dtype of {', '.join(_DTYPES)}, got {name}")
         self._dtype = np.dtype(name)
@@ -190,8 +204,8 @@ class CSVIter(RowIter):
             label = self._cursor(label_csv, self._label_shape, prefetch_buffer)
         if label is None or self._label_shape == (1,):
             self._label_shape = ()
-        super().__init__("CSVIter", (data, label), batch_size, round_batch)
         self._names = data_name, label_name
+        super().__init__("CSVIter", (data, label), batch_size, round_batch)
 
     def _cursor(self, path: Any, shape: tuple[int, ...], ahead: int) -> Cursor:
         parse = dense_parser(int(np.prod(shape)), self._dtype)
@@ -238,9 +252,10 @@ class LibSVMIter(RowIter):
         ParamError: sizes, parts or dtype that do not fit.
         FormatError: a line of another form, or an index beyond the columns.
         UnknownNameError: another argument.
-        OSError: a file cannot be read.
+        FileError: a file cannot be read.
     """
 
+    @checked(data_libsvm=path, label_libsvm=path, num_parts=whole(1), part_index=whole(0), **_KINDS)
     def __init__(
         self,
         data_libsvm: str | os.PathLike[str],
@@ -263,8 +278,9 @@ class LibSVMIter(RowIter):
             raise ParamError(
                 "[LibSVMIter] expected round_batch=True, got False; MXNet has no other"
             )
-        if dtype not in (None, "None") and np.dtype(dtype) != np.float32:
-            raise ParamError(f"[LibSVMIter] expected the dtype float32, got {np.dtype(dtype).name}")
+        found = batch_dtype(dtype)
+        if found != np.float32:
+            raise ParamError(f"[LibSVMIter] expected the dtype float32, got {found.name}")
         self._columns = self._columns_of("data_shape", data_shape)
         self._label_columns = self._columns_of("label_shape", label_shape)
         has_file = label_libsvm != _NO_FILE
@@ -278,8 +294,8 @@ class LibSVMIter(RowIter):
         label = None
         if has_file:
             label = self._label_cursor(label_libsvm, table, prefetch_buffer)
-        super().__init__("LibSVMIter", (Cursor(table, prefetch_buffer), label), batch_size, True)
         self._names = data_name, label_name
+        super().__init__("LibSVMIter", (Cursor(table, prefetch_buffer), label), batch_size, True)
 
     @staticmethod
     def _columns_of(name: str, shape: Any) -> int:

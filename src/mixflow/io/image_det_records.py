@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import check, checked, choice, either, number, whole
 from ..errors import ParamError, describe_unknown
 from ..pipeline import Decoder, Loader, Normalise, Schedule
 from ..pipeline.decode import begin_thread
 from ..pipeline.detection import CropSampler, DetectionPictures, DetectionRecipe
 from ..pipeline.images import Buffers
-from .image_records import PictureIter, _check_fixed, _open, _order, _shape
+from .image_records import KINDS, PictureIter, _check_fixed, _open, _order, _shape, check_room
 
 _LIMITS = ("scales", "aspect_ratios", "overlaps", "sample_coverages", "object_coverages")
 _DEFAULTS = {
@@ -24,9 +25,13 @@ _DEFAULTS = {
 }
 
 
+_LIMIT = number(0)
+
+
 def _listed(value: Any, count: int, name: str) -> list[float]:
     """One number per sampler: a single one serves all."""
     found = list(value) if isinstance(value, (list, tuple)) else [value]
+    found = [check("ImageDetRecordIter", name, x, _LIMIT) for x in found]
     if len(found) == 1:
         found *= count
     if len(found) != count:
@@ -39,7 +44,8 @@ def _listed(value: Any, count: int, name: str) -> list[float]:
 
 def _samplers(options: dict[str, Any]) -> Sequence[CropSampler]:
     """The crop samplers of an iterator's parameters, which are taken out of `options`."""
-    count = int(options.pop("num_crop_sampler", 1))
+    given = options.pop("num_crop_sampler", 1)
+    count = check("ImageDetRecordIter", "num_crop_sampler", given, whole(0, 1 << 16))
     limits: dict[str, list[Any]] = {}
     for what in _LIMITS:
         names = f"min_crop_{what}", f"max_crop_{what}"
@@ -96,6 +102,13 @@ class ImageDetRecordIter(PictureIter):
         FormatError: a missing or damaged file, or a label of another form.
     """
 
+    @checked(
+        **KINDS,
+        label_width=either(choice(-1), whole(1, 1 << 30)),
+        label_pad_width=whole(0, 1 << 30),
+        label_pad_value=number(),
+        **{f"std_{c}": number(0) for c in "rgb"},
+    )
     def __init__(
         self,
         path_imgrec: str = "./data/imgrec.rec",
@@ -138,6 +151,7 @@ class ImageDetRecordIter(PictureIter):
         _check_fixed(aug_seq=(aug_seq, ["det_aug_default"]), mean_img=(mean_img, [""]))
         shape = _shape(data_shape)
         recipe = make_recipe(shape, augmentation)
+        check_room(type(self).__name__, shape, 4 * batch_size, prefetch_buffer)
         decoder = Decoder(shape[0], "whole")
         source = _open(path_imgrec, path_imgidx, path_imglist)
         order = _order(

@@ -10,6 +10,20 @@ import numpy as np
 
 from .. import dtype as dtypes
 from .. import ndarray as nd
+from ..arguments import (
+    check,
+    check_bytes,
+    checked,
+    choice,
+    flag,
+    number,
+    optional,
+    path,
+    seed,
+    several,
+    text,
+    whole,
+)
 from ..errors import FormatError, ParamError
 from ..ndarray import NDArray
 from ..pipeline import (
@@ -30,10 +44,33 @@ from ..pipeline.decode import begin_thread
 from ..pipeline.images import Buffers
 from ..pipeline.remote import RemoteRecordSource, is_address
 from ..pipeline.sources import read_list
+from ..pipeline.workers import MOST_THREADS
 from .base import BatchIter, DataBatch, DataDesc
 
 Array = np.ndarray[Any, Any]
 _MEGABYTE = 1 << 20
+#: Parameters that the iterators over record files have in common.
+KINDS: dict[str, Any] = {
+    "path_imgrec": path,
+    "path_imgidx": path,
+    "path_imglist": path,
+    "batch_size": whole(1),
+    "preprocess_threads": whole(1, MOST_THREADS),
+    "num_parts": whole(1),
+    "part_index": whole(0),
+    "shuffle_chunk_size": whole(0, 1 << 40),
+    "shuffle_chunk_seed": seed,
+    "shuffle": flag,
+    "seed": seed,
+    "round_batch": flag,
+    "prefetch_buffer": whole(0, 1 << 20),
+    "mean_img": path,
+    **{f"mean_{c}": number() for c in "rgba"},
+    "scale": number(),
+    "deadline": number(above=0),
+    "data_name": text,
+    "label_name": text,
+}
 
 
 class PictureIter(BatchIter):
@@ -148,22 +185,23 @@ def _open(
 
 def _check_fixed(**fixed: tuple[Any, Sequence[Any]]) -> None:
     for name, (value, known) in fixed.items():
-        if value not in known:
-            shown = " or ".join(repr(k) for k in known)
-            raise ParamError(f"[ImageRecordIter] expected {name} {shown}, got {value!r}")
+        check("ImageRecordIter", name, value, choice(*known))
+
+
+_SHAPE = several(whole(1, 1 << 30), 3)
 
 
 def _shape(data_shape: Any) -> tuple[int, int, int]:
     try:
-        shape = tuple(int(d) for d in data_shape)
-    except (TypeError, ValueError):
+        shape: tuple[int, ...] = _SHAPE.convert(data_shape)
+    except (TypeError, ValueError, OverflowError):
         shape = ()
-    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1:
+    if len(shape) != 3 or shape[0] not in (1, 3):
         raise ParamError(
             "[ImageRecordIter] expected data_shape (channels, height, width) with 1 or 3 channels, "
             f"got {data_shape!r}"
         )
-    return shape
+    return shape[0], shape[1], shape[2]
 
 
 class ImageRecordIter(PictureIter):
@@ -209,6 +247,14 @@ class ImageRecordIter(PictureIter):
         FormatError: a missing or damaged file.
     """
 
+    @checked(
+        **KINDS,
+        label_width=whole(1, 1 << 30),
+        seed_aug=optional(seed),
+        max_random_contrast=number(0),
+        max_random_illumination=number(0),
+        **{f"std_{c}": number(above=0) for c in "rgb"},
+    )
     def __init__(
         self,
         path_imgrec: str = "",
@@ -254,6 +300,7 @@ class ImageRecordIter(PictureIter):
         _check_fixed(aug_seq=(aug_seq, ["aug_default"]))
         shape = _shape(data_shape)
         recipe = make_recipe(shape, augmentation)
+        check_room(type(self).__name__, shape, batch_size, prefetch_buffer)
         decoder = Decoder(shape[0], decode)
         stored, delivered = self._types(dtype)
         source = _open(path_imgrec, path_imgidx, path_imglist)
@@ -267,9 +314,7 @@ class ImageRecordIter(PictureIter):
         if stored != np.uint8:
             normalise = Normalise(
                 (mean_r, mean_g, mean_b)[: shape[0]],
-                _checked_std((std_r, std_g, std_b)[: shape[0]])
-                if stored != np.int8
-                else (1.0,) * 3,
+                (std_r, std_g, std_b)[: shape[0]] if stored != np.int8 else (1.0,) * 3,
                 float(scale) if stored != np.int8 else 1.0,
                 mean_image(mean_img, source, recipe, decoder) if mean_img else None,
                 float(max_random_contrast),
@@ -367,10 +412,11 @@ def _order(
     return Order(len(source), seed, bool(shuffle), num_parts, part_index, chunks, chunk_seed)
 
 
-def _checked_std(values: Sequence[float]) -> Sequence[float]:
-    if min(values) <= 0:
-        raise ParamError(f"[ImageRecordIter] expected std above 0, got {tuple(values)}")
-    return values
+def check_room(operator: str, shape: Sequence[int], batch_size: int, ahead: int) -> None:
+    """Raises ParamError where the batches that are under way at a time exceed the memory."""
+    nbytes = int(np.prod(shape, dtype=object)) * batch_size * (max(1, ahead) + 1)
+    hint = "choose a smaller batch_size, data_shape or prefetch_buffer"
+    check_bytes(operator, "batches under way", nbytes, hint)
 
 
 def mean_image(path: str, source: Source, recipe: DefaultRecipe, decoder: Decoder) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import logging
 import os
 import struct
@@ -15,8 +14,18 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import ndarray as nd
-from ..errors import FormatError, ParamError, ShapeError, UnknownNameError, describe_unknown
-from .base import DataDesc, DataIter
+from ..arguments import check_bytes, checked, either, flag, optional, several, text, whole
+from ..arguments import path as name_of_file
+from ..errors import (
+    FormatError,
+    MixflowError,
+    ParamError,
+    ShapeError,
+    UnknownNameError,
+    describe_unknown,
+)
+from ..files import open_regular
+from .base import DataDesc, DataIter, batch_dtype
 
 Array = np.ndarray[Any, Any]
 _SCALE = np.float32(1 / 256)
@@ -30,17 +39,22 @@ def read_idx(path: str | Path) -> Array:
 
     Raises:
         FormatError: not such a file, truncated, or longer than its header says.
-        OSError: it cannot be read.
+        FileError: it cannot be read.
     """
-    raw = Path(path).read_bytes()
-    if raw[:2] != b"\x1f\x8b":
-        return _read(io.BytesIO(raw), path, len(raw))
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-            # Compression makes at most some thousandfold less of a byte.
-            return _read(file, path, 1100 * len(raw))
-    except (EOFError, OSError, zlib.error) as error:
-        raise FormatError(f"[idx] expected a whole gzip file at {path}, got {error}") from None
+    with open_regular(path, "idx") as raw:
+        size = os.fstat(raw.fileno()).st_size
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not packed:
+            return _read(raw, path, size)
+        try:
+            with gzip.GzipFile(fileobj=raw) as file:
+                # Compression makes at most some thousandfold less of a byte.
+                return _read(file, path, 1100 * size)
+        except (EOFError, OSError, zlib.error) as error:
+            if isinstance(error, MixflowError):
+                raise
+            raise FormatError(f"[idx] expected a whole gzip file at {path}, got {error}") from None
 
 
 def _read(file: BinaryIO | gzip.GzipFile, path: str | Path, most: int) -> Array:
@@ -57,6 +71,8 @@ def _read(file: BinaryIO | gzip.GzipFile, path: str | Path, most: int) -> Array:
     size = 1
     for n in shape:
         size *= n
+    if size <= most:
+        check_bytes("idx", f"the arrays of {path}", 4 * size, "the file does not fit into memory")
     content = file.read(size + 1) if size <= most else b""
     if len(content) != size:
         got = f"more than {size}" if len(content) > size else len(content) or "fewer"
@@ -115,6 +131,20 @@ class MNISTIter(DataIter):
         UnknownNameError: another argument.
     """
 
+    @checked(
+        image=name_of_file,
+        label=name_of_file,
+        batch_size=whole(1),
+        shuffle=flag,
+        flat=flag,
+        seed=whole(0, (1 << 32) - 1),
+        silent=flag,
+        num_parts=whole(1),
+        part_index=whole(0),
+        input_shape=optional(either(whole(-1), several(whole(-1)))),
+        data_name=text,
+        label_name=text,
+    )
     def __init__(
         self,
         image: str | os.PathLike[str] = "./train-images-idx3-ubyte",
@@ -137,12 +167,11 @@ class MNISTIter(DataIter):
         super().__init__(batch_size)
         for name in unknown:
             raise UnknownNameError(describe_unknown("MNISTIter", name, list(_KNOWN)))
-        if dtype not in (None, "None") and np.dtype(dtype) != np.float32:
+        if batch_dtype(dtype) != np.float32:
             raise ParamError(f"[MNISTIter] expected the dtype float32, got {dtype}")
-        if batch_size < 1 or not 0 <= part_index < num_parts or not 0 <= seed < 1 << 32:
+        if part_index >= num_parts:
             raise ParamError(
-                "[MNISTIter] expected batch_size >= 1, part_index below num_parts and a seed of 32 "
-                f"bits, got {batch_size}, {part_index} of {num_parts} and {seed}"
+                f"[MNISTIter] expected part_index below num_parts, got {part_index} of {num_parts}"
             )
         images, labels = read_idx(Path(image)), read_idx(Path(label))
         if images.ndim < 2 or labels.shape != images.shape[:1]:
@@ -157,7 +186,8 @@ class MNISTIter(DataIter):
             raise ShapeError(
                 f"[MNISTIter] expected at least one batch of {batch_size}, got {len(order)} images"
             )
-        one = tuple(input_shape or ((-1,) if flat else (1, *images.shape[1:])))
+        one = ((-1,) if flat else (1, *images.shape[1:])) if input_shape is None else input_shape
+        one = (one,) if isinstance(one, int) else tuple(one)
         try:
             self._images = images.reshape(len(images), *one)
         except ValueError:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ..errors import FormatError, ParamError
+from ..files import open_regular
 from .ahead import Ahead
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +100,7 @@ class Table:
         part, parts: the share of the bytes, its borders moved on to the next line.
 
     Raises:
-        OSError: the file cannot be read.
+        FormatError, FileError: no regular file, or it cannot be read.
         ParamError: no such part.
     """
 
@@ -111,7 +112,8 @@ class Table:
                 f"[{operator}] expected part_index from 0 to num_parts - 1, got {part} of {parts}"
             )
         self.operator, self.path, self.parse = operator, os.fspath(path), parse
-        size = os.path.getsize(path)
+        with open_regular(path, operator) as file:
+            size = os.fstat(file.fileno()).st_size
         step = -(-size // parts)
         self.begin, self.end = (
             _line_start(self.path, min(size, n * step), size) for n in (part, part + 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ..arguments import checked, flag, having, whole
+from ..errors import MixflowError, ParamError, ShapeError
 from .ahead import Ahead
 from .base import BatchIter, DataBatch, DataDesc, DataIter
 
@@ -15,8 +18,12 @@ class ResizeIter(BatchIter):
         data_iter: inner iterator.
         size: batches per epoch.
         reset_internal: also reset the inner iterator at each `reset`.
+
+    Raises:
+        ParamError: no iterator, or a size that is no number of batches.
     """
 
+    @checked(data_iter=having("next", "reset", "batch_size"), size=whole(1), reset_internal=flag)
     def __init__(self, data_iter: DataIter, size: int, reset_internal: bool = True) -> None:
         super().__init__(data_iter.batch_size)
         self.data_iter = data_iter
@@ -37,6 +44,7 @@ class ResizeIter(BatchIter):
 
         Raises:
             StopIteration: `size` batches were given.
+            MixflowError: the inner iterator has no batch at all.
         """
         if self.cur == self.size:
             raise StopIteration
@@ -44,9 +52,18 @@ class ResizeIter(BatchIter):
             self.current_batch = self.data_iter.next()
         except StopIteration:
             self.data_iter.reset()
-            self.current_batch = self.data_iter.next()
+            self.current_batch = self._first()
         self.cur += 1
         return self.current_batch
+
+    def _first(self) -> DataBatch:
+        try:
+            return self.data_iter.next()
+        except StopIteration:
+            raise MixflowError(
+                f"[ResizeIter] expected {self.size} batches of {type(self.data_iter).__name__}, "
+                "got an iterator without any after its reset"
+            ) from None
 
 
 class PrefetchingIter(BatchIter):
@@ -56,11 +73,16 @@ class PrefetchingIter(BatchIter):
     thread ends at `close`, at `reset`, and with the object.
 
     Args:
-        iters: iterator or list of iterators, whose batches are joined.
+        iters: iterator or list of iterators, whose batches are joined; all must have the same
+            number of batches with the same padding.
         rename_data, rename_label: per iterator a dict old name -> new name.
         depth: batches that may wait.
+
+    Raises:
+        ParamError: no iterators, of different batch sizes, or names that are no dicts of them.
     """
 
+    @checked(depth=whole(1))
     def __init__(
         self,
         iters: DataIter | Sequence[DataIter],
@@ -68,8 +90,10 @@ class PrefetchingIter(BatchIter):
         rename_label: Sequence[dict[str, str]] | None = None,
         depth: int = 2,
     ) -> None:
-        self.iters: list[DataIter] = [iters] if isinstance(iters, DataIter) else list(iters)
+        self.iters: list[DataIter] = _iterators(iters)
         super().__init__(self.iters[0].batch_size)
+        for names in (rename_data, rename_label):
+            _check_names(names, len(self.iters))
         self.rename_data, self.rename_label = rename_data, rename_label
         self._depth = depth
         self._start()
@@ -116,11 +140,40 @@ class PrefetchingIter(BatchIter):
         """The next joined batch.
 
         Raises:
-            StopIteration: an inner iterator ended.
-            MixflowError: after `close`.
+            StopIteration: the inner iterators ended.
+            ShapeError: one ended before the others, or its batch has other padding.
+            MixflowError: after `close`, or in a forked process before `reset`.
         """
         self.current_batch = _join(next(self._batches))
         return self.current_batch
+
+
+def _iterators(given: DataIter | Sequence[DataIter]) -> list[DataIter]:
+    """The iterators, checked."""
+    one = hasattr(given, "next") and hasattr(given, "reset")
+    found: list[Any] = [given] if one else []
+    if isinstance(given, (list, tuple)):
+        found = list(given)
+    if not found or not all(hasattr(i, "next") and hasattr(i, "batch_size") for i in found):
+        raise ParamError(
+            f"[PrefetchingIter] expected an iterator or a list of some, got {given!r:.200}"
+        )
+    sizes = [i.batch_size for i in found]
+    if len(set(sizes)) > 1:
+        raise ParamError(
+            f"[PrefetchingIter] expected iterators of one batch size, got {sizes}; their batches "
+            "are joined"
+        )
+    return found
+
+
+def _check_names(names: Sequence[dict[str, str]] | None, count: int) -> None:
+    good = isinstance(names, (list, tuple)) and all(isinstance(n, dict) for n in names)
+    if names is not None and not (good and len(names) == count):
+        raise ParamError(
+            f"[PrefetchingIter] expected a dict of names for each of {count} iterators, got "
+            f"{names!r:.200}"
+        )
 
 
 class _Batches:
@@ -133,7 +186,24 @@ class _Batches:
         return self
 
     def __next__(self) -> list[DataBatch]:
-        return [inner.next() for inner in self.iters]
+        found = [self._next(inner) for inner in self.iters]
+        batches = [batch for batch in found if batch is not None]
+        if not batches:
+            raise StopIteration
+        pads = ["the end" if batch is None else batch.pad for batch in found]
+        if len(batches) < len(found) or len({batch.pad or 0 for batch in batches}) > 1:
+            raise ShapeError(
+                "[PrefetchingIter] expected iterators with the same number of batches and the same "
+                f"padding, got padding {pads} at once; make them of equally many samples"
+            )
+        return batches
+
+    @staticmethod
+    def _next(inner: DataIter) -> DataBatch | None:
+        try:
+            return inner.next()
+        except StopIteration:
+            return None
 
 
 def _join(parts: list[DataBatch]) -> DataBatch:

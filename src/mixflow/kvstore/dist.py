@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .. import _rt
-from ..errors import MixflowError, ShapeError
+from ..errors import MixflowError, MXNetError, ShapeError
 from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
@@ -184,7 +184,7 @@ class DistKVStore(KVStore):
 
     def _replace_merger(self) -> None:
         assert self._merger is not None
-        with contextlib.suppress(MixflowError):
+        with contextlib.suppress(MXNetError):
             self._link.move(MERGER, self._merger())
             self._join([MERGER], self.first_step, 0)
 
@@ -626,7 +626,7 @@ class DistKVStore(KVStore):
         """Waits for pushes whose gradients are not there yet: the link does not know of them. An
         error of theirs belongs to the arrays that they should have filled."""
         for known in self._keys.values():
-            with contextlib.suppress(MixflowError):
+            with contextlib.suppress(MXNetError):
                 known.tag.wait()
 
     def __enter__(self) -> DistKVStore:

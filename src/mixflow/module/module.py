@@ -41,6 +41,7 @@ class Module(BaseModule):
         precision: 'float32', or 'bfloat16' for mixed precision; None = the configuration's at bind.
         placement: of `simple_bind`. With it the contexts share one executor and are not given
             parts of the batch.
+        memory_limit: most bytes of internal arrays on each context, as in `simple_bind`.
 
     Raises:
         ParamError: a name that is no argument of the symbol, or groups that do not fit.
@@ -60,6 +61,7 @@ class Module(BaseModule):
         compression_params: Mapping[str, Any] | None = None,
         precision: str | None = None,
         placement: Any = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         super().__init__(logger)
         contexts = cpu() if context is None else context
@@ -79,7 +81,7 @@ class Module(BaseModule):
         inputs = {*self._data_names, *self._label_names, *self._state_names}
         self._param_names = [n for n in symbol.list_arguments() if n not in inputs]
         self._aux_names = symbol.list_auxiliary_states()
-        self._precision = precision
+        self._precision, self._memory_limit = precision, memory_limit
         self._group: ExecutorGroup | None = None
         self._groups: dict[Any, ExecutorGroup] = {}  # by batch shapes; all share the parameters
         self._optimizer: opt.Optimizer | None = None
@@ -152,6 +154,7 @@ class Module(BaseModule):
         shared_module: Module | None = None,
         grad_req: str | Mapping[str, str] | Sequence[str] = "write",
         memory_limit: int | str | None = None,
+        precision: str | None = None,
     ) -> None:
         """Allocates executors for these shapes; parameters keep their values when bound again.
 
@@ -162,7 +165,7 @@ class Module(BaseModule):
             force_rebind: bind again although bound.
             shared_module: module whose memory is shared.
             grad_req: 'write', 'add' or 'null', for all or by name.
-            memory_limit: most bytes of internal arrays on each context, as in `simple_bind`.
+            memory_limit, precision: as of the class; None = what the class was given.
 
         Raises:
             ShapeError: the shapes do not fit the network; the text names the node.
@@ -177,7 +180,8 @@ class Module(BaseModule):
         self._check_shapes(data)
         requests = self._grad_requests(for_training, inputs_need_grad, grad_req)
         shared = shared_module._group if shared_module is not None else None
-        self._group = self._new_group(data, labels, requests, shared, memory_limit)
+        limit = self._memory_limit if memory_limit is None else memory_limit
+        self._group = self._new_group(data, labels, requests, shared, limit, precision)
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
         self._groups = {shape_key(data, labels): self._group}
@@ -196,7 +200,9 @@ class Module(BaseModule):
         requests: Mapping[str, str],
         shared: ExecutorGroup | None,
         limit: int | str | None,
+        precision: str | None = None,
     ) -> ExecutorGroup:
+        own = self._precision if precision is None else precision
         return ExecutorGroup(
             self.symbol,
             self._contexts,
@@ -205,7 +211,7 @@ class Module(BaseModule):
             requests,
             shared,
             limit,
-            shared.precision if shared is not None else self._precision,
+            shared.precision if shared is not None and precision is None else own,
             self._groups2ctx,
             self._placement,
         )

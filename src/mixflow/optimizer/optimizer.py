@@ -7,6 +7,7 @@ program over all parameters of a model (`optimizer.fused`).
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,7 +47,35 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
     try:
         return found(**kwargs)
     except TypeError as error:
+        known = _parameters(found)
+        for name in kwargs:
+            if name not in known:
+                text = describe_unknown(found.__name__, name, known, _ELSEWHERE)
+                raise ParamError(text) from None
         raise ParamError(f"[{found.__name__}] expected its own parameters, got {error}") from None
+
+
+#: What other libraries call the parameters of optimizers.
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    "eta": "learning_rate",
+    "weight_decay": "wd",
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "eps": "epsilon",
+    "scheduler": "lr_scheduler",
+}
+
+
+def _parameters(klass: type[Optimizer]) -> list[str]:
+    """Names that an optimizer takes, by its own constructor and those above it."""
+    found: set[str] = set()
+    for one in klass.__mro__:
+        if "__init__" in vars(one) and one is not object:
+            for parameter in inspect.signature(vars(one)["__init__"]).parameters.values():
+                if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                    found.add(parameter.name)
+    return sorted(found - {"self"})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import extras
-from ..errors import ParamError
+from ..arguments import check_fields, number, whole
 from .draws import Draws
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ class ColourJitter:
             255).
 
     Raises:
-        ParamError: a negative number.
+        ParamError: a negative number, or none.
     """
 
     brightness: float = 0.0
@@ -48,9 +48,9 @@ class ColourJitter:
     random_l: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 0:
-                raise ParamError(f"[ImageRecordIter] expected {name} >= 0, got {value}")
+        shares = dict.fromkeys(("brightness", "contrast", "saturation", "pca_noise"), number(0))
+        steps = dict.fromkeys(("random_h", "random_s", "random_l"), whole(0, 255))
+        check_fields("ImageRecordIter", self, **shares, **steps)
 
     def __bool__(self) -> bool:
         return any(value != 0 for value in vars(self).values())

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import extras
-from ..errors import FormatError, ParamError
+from ..arguments import checked, choice
+from ..errors import FormatError
 from ..image import codec
 from ..image.header import Header, check_structure
 from . import turbo
@@ -53,11 +54,8 @@ class Decoder:
         MissingExtraError: no OpenCV, or mode 'part' without the library.
     """
 
+    @checked(channels=choice(1, 3), mode=choice(*_MODES))
     def __init__(self, channels: int = 3, mode: str = "auto") -> None:
-        if channels not in (1, 3):
-            raise ParamError(f"[Decoder] expected 1 or 3 channels, got {channels}")
-        if mode not in _MODES:
-            raise ParamError(f"[Decoder] expected mode {', '.join(_MODES)}, got {mode!r}")
         extras.load("cv2", "image pipeline")
         found = mode in ("auto", "part") and turbo.library() is not None
         if mode == "part" and not found:

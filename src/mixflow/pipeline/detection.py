@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from .. import _rt, extras
-from ..errors import FormatError, MixflowError, ParamError, ShapeError
+from ..arguments import a, check_fields, choice, number, rising, several, whole
+from ..errors import FormatError, MixflowError, ShapeError
 from .draws import Draws
 from .images import Array, Buffers, Pictures
 
@@ -40,6 +41,11 @@ class CropSampler:
     sample_coverages: tuple[float, float]
     object_coverages: tuple[float, float]
     trials: int
+
+    def __post_init__(self) -> None:
+        limits = ("scales", "aspect_ratios", "overlaps", "sample_coverages", "object_coverages")
+        kinds = dict.fromkeys(limits, rising(number(0)))
+        check_fields("ImageDetRecordIter", self, trials=whole(0), **kinds)
 
     def part(self, boxes: Array, draws: Draws) -> tuple[float, float, float, float] | None:
         """(left, top, width, height) between 0 and 1; None when no try met the limits."""
@@ -72,6 +78,32 @@ def _common(boxes: Array, left: float, top: float, width: float, height: float) 
     tall = np.minimum(boxes[:, 4], top + height) - np.maximum(boxes[:, 2], top)
     shared: Array = np.maximum(wide, 0) * np.maximum(tall, 0)
     return shared
+
+
+_SHARE = number(0, 1)
+_KINDS = {
+    "height": whole(1, 1 << 30),
+    "width": whole(1, 1 << 30),
+    "resize": whole(-1, 1 << 30),
+    "rand_crop_prob": _SHARE,
+    "samplers": several(a(CropSampler)),
+    "crop_emit_mode": choice("center", "overlap"),
+    "emit_overlap_thresh": number(0),
+    "rand_pad_prob": _SHARE,
+    "max_pad_scale": number(1),
+    "max_random_hue": whole(0, 255),
+    "random_hue_prob": _SHARE,
+    "max_random_saturation": whole(0, 255),
+    "random_saturation_prob": _SHARE,
+    "max_random_illumination": whole(0, 255),
+    "random_illumination_prob": _SHARE,
+    "max_random_contrast": number(0),
+    "random_contrast_prob": _SHARE,
+    "rand_mirror_prob": _SHARE,
+    "fill_value": whole(0, 255),
+    "inter_method": choice(0, 1, 2, 3, 4, 9, 10),
+    "resize_mode": choice("force", "fit", "shrink"),
+}
 
 
 @dataclass(frozen=True)
@@ -111,20 +143,7 @@ class DetectionRecipe:
     one_pass: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("resize_mode", ("force", "fit", "shrink")),
-            ("crop_emit_mode", ("center", "overlap")),
-            ("inter_method", (0, 1, 2, 3, 4, 9, 10)),
-        ):
-            if getattr(self, name) not in known:
-                raise ParamError(
-                    f"[ImageDetRecordIter] expected {name} among {known}, got "
-                    f"{getattr(self, name)!r}"
-                )
-        if self.max_pad_scale < 1:
-            raise ParamError(
-                f"[ImageDetRecordIter] expected max_pad_scale >= 1, got {self.max_pad_scale}"
-            )
+        check_fields("ImageDetRecordIter", self, **_KINDS)
 
     def view(self, height: int, width: int, draws: Draws) -> None:
         """Never one pass: the boxes are needed too."""

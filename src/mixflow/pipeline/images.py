@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _rt
 from .. import ndarray as nd
+from ..arguments import check_bytes, check_fields, checked, number, seed, several, whole
 from ..errors import MixflowError, ShapeError
 from ..ndarray import NDArray
 from .decode import Decoder
@@ -54,6 +55,9 @@ class Normalise:
         scale: factor.
         mean_image: (channels, height, width) float32 in place of `mean`, or None.
         max_random_contrast, max_random_illumination: largest changes, drawn per sample.
+
+    Raises:
+        ParamError: a number that is none, or a deviation that is not above 0.
     """
 
     mean: Sequence[float]
@@ -65,6 +69,15 @@ class Normalise:
     _factor: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
+        check_fields(
+            "ImageRecordIter",
+            self,
+            mean=several(number()),
+            std=several(number(above=0)),
+            scale=number(),
+            max_random_contrast=number(0),
+            max_random_illumination=number(0),
+        )
         object.__setattr__(self, "_factor", tuple(self.scale / s for s in self.std))
 
     def numbers(self, draws: Draws) -> tuple[Any, Any]:
@@ -125,8 +138,12 @@ class Pictures:
         dtype: of the memory: float32, uint8 or int8.
         label_width: labels per sample; 0: none are kept.
         seed: of the draws.
+
+    Raises:
+        ParamError: a number out of range, or batches larger than the memory.
     """
 
+    @checked(batch_size=whole(1), label_width=whole(0), seed=seed)
     def __init__(
         self,
         source: Source,
@@ -142,6 +159,9 @@ class Pictures:
         self.normalise, self.dtype, self.label_width = normalise, np.dtype(dtype), label_width
         self.seed = seed
         self.shape = (batch_size, decoder.channels, recipe.height, recipe.width)
+        sample = decoder.channels * recipe.height * recipe.width * self.dtype.itemsize
+        nbytes = batch_size * (sample + 4 * label_width)
+        check_bytes("image pipeline", "a batch", nbytes, "choose a smaller batch_size")
 
     def begin(self, plan: BatchPlan) -> Buffers:
         """Memory for a batch."""

@@ -6,12 +6,15 @@ Memory is bounded by construction: a batch is begun only when one is taken, so t
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..errors import FormatError, MixflowError, ParamError
+from ..arguments import checked, whole
+from ..errors import FormatError, MixflowError
 from .order import BatchPlan, Schedule
 from .workers import Job, Workers
 
@@ -32,8 +35,9 @@ class Filler(Protocol[B]):
 class Loader(Generic[B]):
     """The batches of an epoch, in order, filled by threads ahead of the consumer.
 
-    `next` and `reset` are for one consumer. The threads end at `close`, when the loader is
-    collected, and at exit.
+    Threads may share it: each batch goes to one of them. `close` ends a `next` of another thread
+    with an error. A forked child goes on from the place of its parent with threads of its own. The
+    threads end at `close`, when the loader is collected, and at exit.
 
     Args:
         schedule: which samples.
@@ -50,9 +54,10 @@ class Loader(Generic[B]):
         batches_given: in total.
 
     Raises:
-        ParamError: `ahead` below 1.
+        ParamError: `ahead` or `threads` below 1.
     """
 
+    @checked(ahead=whole(1))
     def __init__(
         self,
         schedule: Schedule,
@@ -64,8 +69,6 @@ class Loader(Generic[B]):
         begin_thread: Callable[[], None] | None = None,
         identity: Mapping[str, Any] | None = None,
     ) -> None:
-        if ahead < 1:
-            raise ParamError(f"[{name}] expected at least one batch ahead, got {ahead}")
         self.schedule, self.filler, self.ahead, self.name = schedule, filler, ahead, name
         self.identity = dict(identity or {})
         self.seconds_waited = 0.0
@@ -75,7 +78,20 @@ class Loader(Generic[B]):
         self._pending: deque[tuple[Job, B]] = deque()
         self._workers = Workers(threads, name, deadline, begin_thread)
         self._closed = False
+        self._make_locks()
         self._fill_up()
+
+    def _make_locks(self) -> None:
+        self._process = os.getpid()
+        self._turn = threading.Lock()  # held by the one that takes a batch, also while it waits
+        self._state = threading.RLock()  # of the members; never held while waiting
+
+    def _after_fork(self) -> None:
+        """In a forked child: its parent's threads, and perhaps locks, are gone for good."""
+        if self._process != os.getpid():
+            self._make_locks()
+            if not self._closed:
+                self._go_to(self.schedule.epoch, self.schedule.carried, self._position)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -108,44 +124,65 @@ class Loader(Generic[B]):
             MixflowError: after `close`, or past the deadline.
             Exception: what a sample of this batch raised; the batch after it can be asked for.
         """
+        self._after_fork()
+        with self._turn:
+            with self._state:
+                self._check_open()
+                if not self._pending:
+                    raise StopIteration
+                job, buffers = self._pending[0]
+            start = time.perf_counter()
+            try:
+                self._workers.wait(job)
+            finally:
+                self.seconds_waited += time.perf_counter() - start
+                self._take(job)
+            self.batches_given += 1
+            return buffers
+
+    def _check_open(self) -> None:
         if self._closed:
             raise MixflowError(f"[{self.name}] expected an open iterator, got one after close")
-        if not self._pending:
-            raise StopIteration
-        job, buffers = self._pending[0]
-        start = time.perf_counter()
-        try:
-            self._workers.wait(job)
-        finally:
-            self.seconds_waited += time.perf_counter() - start
+
+    def _take(self, job: Job) -> None:
+        """Moves on behind a batch that was waited for, unless somebody ended it meanwhile."""
+        with self._state:
+            self._check_open()
+            if not self._pending or self._pending[0][0] is not job:
+                raise MixflowError(
+                    f"[{self.name}] expected no reset while another thread waits in next, got one"
+                )
             if job.done.is_set():
                 self._pending.popleft()
                 self._position += 1
                 self._fill_up()
-        self.batches_given += 1
-        return buffers
 
     def reset(self) -> None:
         """Begins the next epoch; changes nothing before the first batch of one."""
-        if self._position == 0:
-            return
+        self._after_fork()
+        with self._state:
+            if self._position:
+                self._begin_next_epoch()
+
+    def _begin_next_epoch(self) -> None:
         over = self._position >= self.schedule.batches()
         following = self.schedule.following() if over else (self.schedule.epoch + 1, 0)
         self._go_to(*following, 0)
 
     def restart(self) -> None:
         """Back to the first epoch."""
+        self._after_fork()
         self._go_to(0, 0, 0)
 
     def _go_to(self, epoch: int, carried: int, position: int) -> None:
-        if self._closed:
-            raise MixflowError(f"[{self.name}] expected an open iterator, got one after close")
-        for job, _ in self._pending:
-            job.cancel()
-        self._pending.clear()
-        self.schedule.start(epoch, carried)
-        self._position = self._begun = position
-        self._fill_up()
+        with self._state:
+            self._check_open()
+            for job, _ in self._pending:
+                job.cancel()
+            self._pending.clear()
+            self.schedule.start(epoch, carried)
+            self._position = self._begun = position
+            self._fill_up()
 
     def state_dict(self) -> dict[str, Any]:
         """The position as plain values (JSON): the batch after the last one given comes next."""
@@ -161,19 +198,20 @@ class Loader(Generic[B]):
         """Goes to a saved position.
 
         Raises:
-            FormatError: no such state, or one of another data set, order or batch size.
+            FormatError: no such state, one of another data set, order or batch size, or a place
+                that no epoch has.
         """
         try:
             version, identity = state["version"], dict(state["identity"])
-            at = [int(state[k]) for k in ("epoch", "carried", "batch")]
-        except (KeyError, TypeError, ValueError):
+            at = [state[k] for k in ("epoch", "carried", "batch")]
+        except (KeyError, TypeError, ValueError, IndexError):
             raise FormatError(
                 f"[{self.name}] expected a state of state_dict(), got {str(state)[:200]}"
             ) from None
-        if version != _VERSION or min(at) < 0:
+        if version != _VERSION or any(type(n) is not int for n in at) or min(at) < 0:
             raise FormatError(
-                f"[{self.name}] expected a state of version {_VERSION} with numbers of at least 0, "
-                f"got version {version} and {at}"
+                f"[{self.name}] expected a state of version {_VERSION} with whole numbers of at "
+                f"least 0, got version {version!r} and {at}"
             )
         different = [
             f"{k} {self.identity.get(k)!r} (saved: {identity.get(k)!r})"
@@ -185,12 +223,21 @@ class Loader(Generic[B]):
                 f"[{self.name}] expected the state of the same samples in the same order, got "
                 f"{', '.join(different)}"
             )
+        if not self.schedule.has(*at):
+            raise FormatError(
+                f"[{self.name}] expected a place that an epoch of {len(self.schedule.order)} "
+                f"samples has, got batch {at[2]} of epoch {at[0]} behind {at[1]} carried samples"
+            )
+        self._after_fork()
         self._go_to(*at)
 
     def close(self) -> None:
         """Ends the threads; no batch can be asked for afterwards."""
-        self._closed = True
-        for job, _ in self._pending:
-            job.cancel()
-        self._pending.clear()
+        if self._process != os.getpid():
+            self._make_locks()
+        with self._state:
+            self._closed = True
+            for job, _ in self._pending:
+                job.cancel()
+            self._pending.clear()
         self._workers.close()

@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arguments import check_fields, checked, choice, flag, seed, whole
 from ..errors import ParamError
 from .draws import epoch_generator
 
 Array = np.ndarray[Any, Any]
 
 
+@checked(count=whole(0), num_parts=whole(1), part_index=whole(0))
 def shard(count: int, num_parts: int, part_index: int) -> tuple[int, int]:
     """First and end of the samples of one of `num_parts` workers; parts differ by at most one.
 
     Raises:
         ParamError: no such part.
     """
-    if num_parts < 1 or not 0 <= part_index < num_parts:
+    if part_index >= num_parts:
         raise ParamError(
             f"[shard] expected part_index in [0, num_parts), got {part_index} of {num_parts}"
         )
@@ -69,6 +71,7 @@ class Order:
     chunk_seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields("Order", self, seed=seed, shuffle=flag, chunk_seed=seed)
         shard(self.count, self.num_parts, self.part_index)
 
     @property
@@ -128,11 +131,8 @@ class Schedule:
         ParamError: another `last`, a batch size below 1, or no samples.
     """
 
+    @checked(batch_size=whole(1), last=choice("wrap", "pad", "discard"))
     def __init__(self, order: Order, batch_size: int, last: str = "wrap") -> None:
-        if last not in ("wrap", "pad", "discard"):
-            raise ParamError(f"[Schedule] expected last wrap, pad or discard, got {last!r}")
-        if batch_size < 1:
-            raise ParamError(f"[Schedule] expected a batch size of at least 1, got {batch_size}")
         if len(order) == 0:
             raise ParamError(
                 f"[Schedule] expected at least one sample, got none in part {order.part_index} of "
@@ -146,6 +146,15 @@ class Schedule:
         self.epoch, self.carried = epoch, carried
         self._samples = self.order.epoch(epoch)[carried:]
         self._next: Array | None = None
+
+    def has(self, epoch: int, carried: int, batch: int) -> bool:
+        """Whether there is such a place: this many batches behind so many carried samples."""
+        if epoch >> 62 or (carried and (not epoch or self.last != "wrap")):
+            return False
+        if carried >= min(self.batch_size, len(self.order)):
+            return False
+        whole_batches, rest = divmod(len(self.order) - carried, self.batch_size)
+        return batch <= whole_batches + bool(rest and self.last != "discard")
 
     def batches(self) -> int:
         """Batches of this epoch."""

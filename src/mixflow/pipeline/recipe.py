@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import extras
+from ..arguments import a, check_fields, choice, either, flag, number, optional, whole
 from ..errors import ParamError, ShapeError
 from ..image.codec import short_side_size
 from .colours import ColourJitter
@@ -46,6 +47,37 @@ def interpolation(method: int, old: tuple[int, int], new: tuple[int, int], draws
             return 2
         return 3 if new[0] < old[0] and new[1] < old[1] else 1
     return draws.integer(5) if method == 10 else method
+
+
+#: 0 nearest, 1 bilinear, 2 cubic, 3 area, 4 Lanczos, 9 by the sizes, 10 random.
+METHODS = choice(0, 1, 2, 3, 4, 9, 10)
+_SIDE = whole(1, 1 << 30)
+_KINDS = {
+    "height": _SIDE,
+    "width": _SIDE,
+    "resize": either(choice(-1), whole(0, 1 << 30)),
+    "rand_crop": flag,
+    "random_resized_crop": flag,
+    "max_rotate_angle": whole(0, 360),
+    "max_aspect_ratio": number(0),
+    "min_aspect_ratio": optional(number(above=0)),
+    "max_shear_ratio": number(0),
+    "max_crop_size": either(choice(-1), _SIDE),
+    "min_crop_size": either(choice(-1), _SIDE),
+    "max_random_scale": number(above=0),
+    "min_random_scale": number(above=0),
+    "max_random_area": number(),
+    "min_random_area": number(),
+    "max_img_size": number(above=0),
+    "min_img_size": number(0),
+    "rotate": whole(-1, 360),
+    "fill_value": whole(0, 255),
+    "inter_method": METHODS,
+    "pad": whole(0, 1 << 30),
+    "mirror": flag,
+    "rand_mirror": flag,
+    "colours": a(ColourJitter),
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +134,7 @@ class DefaultRecipe:
     colours: ColourJitter = field(default_factory=ColourJitter)
 
     def __post_init__(self) -> None:
-        _check_method(self.inter_method)
+        check_fields("ImageRecordIter", self, **_KINDS)
         sized = self.max_crop_size != -1 or self.min_crop_size != -1
         scaled = (self.max_random_scale, self.min_random_scale) != (1.0, 1.0)
         if self.random_resized_crop and (sized or scaled or self.rand_crop):
@@ -124,6 +156,12 @@ class DefaultRecipe:
             raise ParamError(
                 "[ImageRecordIter] expected 0 < min_random_area <= max_random_area <= 1, got "
                 f"{self.min_random_area} and {self.max_random_area}"
+            )
+        if self.min_random_scale > self.max_random_scale or self.min_img_size > self.max_img_size:
+            raise ParamError(
+                "[ImageRecordIter] expected min_random_scale <= max_random_scale and min_img_size "
+                f"<= max_img_size, got {self.min_random_scale} and {self.max_random_scale}, "
+                f"{self.min_img_size} and {self.max_img_size}"
             )
         low, high = self.aspect_ratios
         if self.random_resized_crop and not 0 < low <= high:
@@ -305,11 +343,3 @@ class DefaultRecipe:
         scale = min(height / self.height, width / self.width)
         rows, columns = max(1, int(self.height * scale)), max(1, int(self.width * scale))
         return (height - rows) // 2, (width - columns) // 2, rows, columns
-
-
-def _check_method(method: int) -> None:
-    if method not in (0, 1, 2, 3, 4, 9, 10):
-        raise ParamError(
-            "[ImageRecordIter] expected inter_method 0 (nearest), 1 (bilinear), 2 (cubic), 3 "
-            f"(area), 4 (Lanczos), 9 (by the sizes) or 10 (random), got {method!r}"
-        )

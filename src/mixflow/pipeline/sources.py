@@ -13,7 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import FileError, FormatError, ParamError
+from ..arguments import checked, optional, several, text
+from ..arguments import path as name_of_file
+from ..errors import FormatError, ParamError
+from ..files import file_error, open_file, read_regular
 from ..recordio import RecordFile, unpack
 
 Array = np.ndarray[Any, Any]
@@ -69,9 +72,11 @@ def read_list(path: str | os.PathLike[str]) -> dict[int, tuple[Array, str]]:
 
     Raises:
         FormatError: a line of another form, or an id that comes twice.
+        FileError: it cannot be read.
     """
     found: dict[int, tuple[Array, str]] = {}
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+    options = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n"}
+    with open_file(path, "image list", "r", **options) as file:
         for number, line in enumerate(file, 1):
             parts = line.rstrip("\r\n").split("\t")
             if parts == [""]:
@@ -100,9 +105,10 @@ class RecordSource:
 
     Raises:
         FormatError: damaged file or index; a record whose id is missing in `labels`.
-        OSError: a file cannot be opened.
+        FileError: a file cannot be opened.
     """
 
+    @checked(path=name_of_file, index=optional(name_of_file))
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -153,8 +159,12 @@ class FileSource:
         files: (path, labels) per sample.
         root: folder that relative paths start from.
         name: for errors.
+
+    Raises:
+        ParamError: no pairs of a path and numbers.
     """
 
+    @checked(root=name_of_file, name=text)
     def __init__(
         self,
         files: Sequence[tuple[str | os.PathLike[str], Any]],
@@ -162,7 +172,12 @@ class FileSource:
         name: str = "files",
     ) -> None:
         self.name = name
-        self._files = [(os.path.join(root, path), as_label(label)) for path, label in files]
+        try:
+            self._files = [(os.path.join(root, path), as_label(label)) for path, label in files]
+        except (TypeError, ValueError) as error:
+            raise ParamError(
+                f"[FileSource] expected pairs of a path and labels, got {files!r:.200} ({error})"
+            ) from None
 
     @classmethod
     def from_list(
@@ -180,20 +195,22 @@ class FileSource:
         """The file of a number, read whole.
 
         Raises:
-            FileError: it cannot be read.
+            FormatError, FileError: no regular file, or it cannot be read.
         """
         path, label = self._files[number]
-        try:
-            with open(path, "rb") as file:
-                return Sample(file.read(), label, path)
-        except OSError as error:
-            made = FileError(f"[image file] expected to read {path}, got: {error.strerror}")
-            made.errno, made.filename = error.errno, path
-            raise made from None
+        return Sample(read_regular(path, "image file"), label, path)
 
     def sizes(self) -> Array:
-        """(files,) int64: bytes of each."""
-        return np.array([os.path.getsize(path) for path, _ in self._files], np.int64)
+        """(files,) int64: bytes of each.
+
+        Raises:
+            FileError: one is missing.
+        """
+        try:
+            return np.array([os.path.getsize(path) for path, _ in self._files], np.int64)
+        except OSError as error:
+            path = error.filename
+            raise file_error(f"[image file] expected a file {path}", path, error) from None
 
     def close(self) -> None:
         """Nothing stays open."""
@@ -211,13 +228,19 @@ class FolderSource(FileSource):
 
     Raises:
         ParamError: no image below it.
+        FileError: no such folder.
     """
 
+    @checked(root=name_of_file, endings=several(text))
     def __init__(
         self, root: str | os.PathLike[str], endings: Sequence[str] = IMAGE_ENDINGS
     ) -> None:
         top = Path(root)
-        self.classes = sorted(p.name for p in top.iterdir() if p.is_dir())
+        try:
+            self.classes = sorted(p.name for p in top.iterdir() if p.is_dir())
+        except OSError as error:
+            what = f"[FolderSource] expected a folder at {root}"
+            raise file_error(what, os.fspath(root), error) from None
         files = [
             (path, label)
             for label, name in enumerate(self.classes)

@@ -5,6 +5,10 @@ above and below the part are not transformed, columns beside it neither. ctypes 
 
 Hazard: chroma is interpolated from neighbours, so pixels at the border of a part differ from those
 of the whole image. Callers ask for a margin (`MARGIN`) and use what lies inside.
+
+Hazard: a truncated image is a warning for the library, which goes on with grey; in a part it may
+then wait for ever for a line that does not come. So a warning ends the decoding, and a decompressor
+that met an error is not used again: it remembers half of the image.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ Array = np.ndarray[Any, Any]
 #: Pixels around a part that may differ from those of the whole image.
 MARGIN = 2
 _DECOMPRESS, _RGB, _GREY = 1, 0, 6  # TJINIT_DECOMPRESS, TJPF_RGB, TJPF_GRAY
+_STOP_ON_WARNING = 0
 _SUBSAMPLING, _WIDTH, _HEIGHT = 4, 5, 6  # TJPARAM_*
 #: Width of a block of whole chroma samples, by TJSAMP_* (444, 422, 420, grey, 440, 411, 441).
 _BLOCK_WIDTHS = (8, 16, 16, 8, 8, 32, 8)
@@ -59,6 +64,7 @@ def library() -> Any | None:
                 ("tj3Destroy", None, (pointer,)),
                 ("tj3DecompressHeader", number, (pointer, pointer, size)),
                 ("tj3Get", number, (pointer, number)),
+                ("tj3Set", number, (pointer, number, number)),
                 ("tj3GetErrorStr", ctypes.c_char_p, (pointer,)),
                 ("tj3SetCroppingRegion", number, (pointer, _Region)),
                 ("tj3Decompress8", number, (pointer, pointer, size, pointer, number, number)),
@@ -80,6 +86,7 @@ class _Decoder:
         self.handle = self.library.tj3Init(_DECOMPRESS)
         if not self.handle:
             raise FormatError("[turbojpeg] expected a decompressor, got none")
+        self.check(self.library.tj3Set(self.handle, _STOP_ON_WARNING, 1))
         self._memory = np.empty(0, np.uint8)
 
     def __del__(self) -> None:
@@ -95,6 +102,7 @@ class _Decoder:
 
     def check(self, result: int) -> None:
         if result != 0:
+            _local.__dict__.pop("decoder", None)  # it keeps parts of the bad image
             text = self.library.tj3GetErrorStr(self.handle).decode(errors="replace")
             raise FormatError(f"[turbojpeg] expected a whole JPEG image, got: {text}")
 

@@ -16,9 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import MixflowError, ParamError
+from ..arguments import checked, function, number, optional, text, whole
+from ..errors import MixflowError
 
 _JOIN_SECONDS = 10.0
+#: More threads than this help on no machine.
+MOST_THREADS = 1024
 
 
 class Job:
@@ -40,6 +43,7 @@ class Job:
     ) -> None:
         self.name, self.parts, self.work, self.describe = name, parts, work, describe
         self.done = threading.Event()
+        self.process = os.getpid()  # whose threads do it
         self._lock = threading.Lock()
         self._taken = 0
         self._ended = 0
@@ -141,6 +145,12 @@ class Workers:
         ParamError: fewer threads than 1, or a deadline that is not above 0.
     """
 
+    @checked(
+        threads=whole(1, MOST_THREADS),
+        name=text,
+        deadline=number(above=0),
+        begin=optional(function),
+    )
     def __init__(
         self,
         threads: int,
@@ -148,10 +158,6 @@ class Workers:
         deadline: float = 300.0,
         begin: Callable[[], None] | None = None,
     ) -> None:
-        if threads < 1:
-            raise ParamError(f"[{name}] expected at least one thread, got {threads}")
-        if not deadline > 0:
-            raise ParamError(f"[{name}] expected a deadline above 0 seconds, got {deadline}")
         self.name, self.deadline, self.count, self._begin = name, deadline, threads, begin
         self._closed = False
         self._start()
@@ -188,8 +194,14 @@ class Workers:
         """Waits for a job and raises its error.
 
         Raises:
-            MixflowError: it took longer than the deadline; the text says what each thread does.
+            MixflowError: it took longer than the deadline; the text says what each thread does. Or
+            the process is a fork of the one that began it, and it is not done.
         """
+        if job.process != os.getpid() and not job.done.is_set():
+            raise MixflowError(
+                f"[{self.name}] expected {job.name} in the process {job.process} that began it, "
+                f"got a fork of it, {os.getpid()}, which has none of its threads; begin it anew"
+            )
         if not job.done.wait(self.deadline):
             raise MixflowError(
                 f"[{self.name}] expected {job.name} within {self.deadline:g} s, got "

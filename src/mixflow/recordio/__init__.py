@@ -6,9 +6,10 @@ from .header import IRHeader, encode_image, pack, pack_img, unpack, unpack_img
 from .index import read_index, write_index
 from .reader import RecordFile
 from .rebuild import rebuild_index
-from .writer import RecordWriter, TornRecordWarning
+from .writer import DuplicateKeyWarning, RecordWriter, TornRecordWarning
 
 __all__ = [
+    "DuplicateKeyWarning",
     "IRHeader",
     "MXIndexedRecordIO",
     "MXRecordIO",

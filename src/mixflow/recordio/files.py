@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ..arguments import check, checked, choice, function, path, whole
 from ..errors import MixflowError, ParamError, UnknownNameError
 from .framing import Buffer
 from .index import read_index
 from .reader import RecordFile
-from .writer import RecordWriter
+from .writer import DuplicateKeyWarning, RecordWriter
 
-_FLAGS = ("r", "w", "a")
+_FLAG = choice("r", "w", "a")
 
 
 class MXRecordIO:
@@ -31,9 +34,12 @@ class MXRecordIO:
     Raises:
         ParamError: another flag.
         FormatError: 'a' on a file that is damaged before its end.
-        OSError: the file cannot be opened.
+        FileError: the file cannot be opened, or another writer has it.
+
+    Threads may share a writer, and a reader for its `read_idx`; the place of `read` is one for all.
     """
 
+    @checked(uri=path, flag=_FLAG)
     def __init__(self, uri: str | os.PathLike[str], flag: str) -> None:
         self.uri = os.fspath(uri)
         self.flag = flag
@@ -47,8 +53,6 @@ class MXRecordIO:
 
     def open(self) -> None:
         """Opens the file again, at its first record."""
-        if self.flag not in _FLAGS:
-            raise ParamError(f"[recordio] expected the flag 'r', 'w' or 'a', got {self.flag!r}")
         self.close()
         self.writable = self.flag != "r"
         self._open_file()
@@ -155,6 +159,7 @@ class MXRecordIO:
             MixflowError: not open for reading.
         """
         reader = self._checked_reader()
+        position = _place(position)
         if not 0 <= position <= reader.nbytes:
             raise ParamError(
                 f"[recordio] expected a position from 0 to {reader.nbytes}, got {position}"
@@ -201,9 +206,11 @@ class MXIndexedRecordIO(MXRecordIO):
 
     Raises:
         FormatError: a damaged index, or with 'a' one that does not belong to the records.
-        OSError: a file cannot be opened.
+        FileError: a file cannot be opened, or another writer has it.
+        ParamError: another flag, or one file for both.
     """
 
+    @checked(idx_path=path, uri=path, flag=_FLAG, key_type=function)
     def __init__(
         self,
         idx_path: str | os.PathLike[str],
@@ -215,6 +222,7 @@ class MXIndexedRecordIO(MXRecordIO):
         self.idx: dict[Any, int] = {}
         self.keys: list[Any] = []
         self.key_type = key_type
+        self._writing = threading.Lock()
         super().__init__(uri, flag)
 
     def _open_file(self) -> None:
@@ -238,7 +246,10 @@ class MXIndexedRecordIO(MXRecordIO):
         self._at = self._position(idx)
 
     def _position(self, idx: Any) -> int:
-        position = self.idx.get(idx)
+        try:
+            position = self.idx.get(idx)
+        except TypeError:  # a list or the like
+            position = None
         if position is None:
             raise UnknownNameError(
                 f"[recordio] expected one of the {len(self.keys)} keys of {self.idx_path}, got "
@@ -259,10 +270,18 @@ class MXIndexedRecordIO(MXRecordIO):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
+        del state["_writing"]
         return {**state, "idx": {}, "keys": []} if self.is_open else state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._writing = threading.Lock()
+        super().__setstate__(state)
 
     def write_idx(self, idx: Any, buf: Buffer) -> None:
         """Appends a record and its line in the index.
+
+        A key that stands there already is written once more, as in MXNet: `keys` and the index
+        have it twice, and it finds the new record; a warning `DuplicateKeyWarning` says so.
 
         Args:
             idx: its key; made one by `key_type`.
@@ -272,8 +291,28 @@ class MXIndexedRecordIO(MXRecordIO):
             as `write`.
         """
         writer = self._checked_writer()
-        key = self.key_type(idx)
-        position = writer.position
-        writer.write(buf, key)
-        self.idx[key] = position
-        self.keys.append(key)
+        try:
+            key = self.key_type(idx)
+            hash(key)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ParamError(
+                f"[recordio] expected a key for {self.key_type!r}, got {idx!r:.80} ({error})"
+            ) from None
+        with self._writing:
+            twice = key in self.idx
+            self.idx[key] = writer.write(buf, key)
+            self.keys.append(key)
+        if twice:
+            warnings.warn(
+                f"[recordio] expected a new key for {self.idx_path}, got {key!r} again; the record "
+                "before is found only by its place",
+                DuplicateKeyWarning,
+                stacklevel=2,
+            )
+
+
+_WHOLE = whole()
+
+
+def _place(position: Any) -> int:
+    return int(check("recordio", "position", position, _WHOLE))

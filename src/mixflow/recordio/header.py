@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import extras
+from ..arguments import checked, whole
 from ..errors import FormatError, ParamError
 from .framing import Buffer
 
@@ -51,14 +52,24 @@ def pack(header: IRHeader | tuple[Any, ...], s: Buffer) -> bytes:
         _, label, first, second = header
         if isinstance(label, numbers.Number):
             return _FORMAT.pack(0, label, first, second) + bytes(memoryview(s))
-        labels = np.asarray(label, np.float32)
+        labels = _labels(label)
         head = _FORMAT.pack(labels.size, 0, first, second)
         return b"".join((head, labels.tobytes(), s))
     except (TypeError, ValueError, struct.error, OverflowError) as error:
         raise ParamError(
             "[recordio.pack] expected a header (flag, label, id, id2) of numbers and bytes, got "
-            f"{tuple(header)!r:.200} and {type(s).__name__}: {error}"
+            f"{header!r:.200} and {type(s).__name__}: {error}"
         ) from None
+
+
+def _labels(label: Any) -> Array:
+    """float32 labels; ValueError for what NumPy would make nan or numbers of: None, texts, gaps."""
+    found = np.asarray(label.asnumpy() if hasattr(label, "asnumpy") else label)
+    if found.size and found.dtype.kind not in "biufV":
+        raise ValueError(f"labels of {found.dtype}")
+    if np.ma.is_masked(label):
+        raise ValueError("masked labels")
+    return np.asarray(found, np.float32)
 
 
 def unpack(s: Buffer) -> tuple[IRHeader, Any]:
@@ -72,8 +83,14 @@ def unpack(s: Buffer) -> tuple[IRHeader, Any]:
 
     Raises:
         FormatError: fewer bytes than the header, or than the labels that it announces.
+        ParamError: no bytes.
     """
-    size = len(s)
+    try:
+        size = memoryview(s).nbytes
+    except TypeError:
+        raise ParamError(
+            f"[recordio.unpack] expected the bytes of a record, got {type(s).__name__}"
+        ) from None
     if size < _FORMAT.size:
         raise FormatError(
             f"[recordio.unpack] expected at least {_FORMAT.size} bytes of header, got {size}"
@@ -129,6 +146,7 @@ def encode_image(img: Array, quality: int = 95, img_fmt: str = ".jpg") -> bytes:
     return encoded
 
 
+@checked("recordio.unpack_img", iscolor=whole(-1, 1 << 16))
 def unpack_img(s: Buffer, iscolor: int = -1) -> tuple[IRHeader, Any]:
     """Header and decoded image of a record.
 

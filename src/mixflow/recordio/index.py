@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..arguments import checked, function
+from ..arguments import path as name_of_file
 from ..errors import FormatError, ParamError
-from ..files import write_atomically
+from ..files import open_file, write_atomically
 
 Array = np.ndarray[Any, Any]
 _TAB, _LINE, _ZERO, _NINE = 9, 10, 48, 57
 _MOST_DIGITS = 18
+#: Python also takes "1_2", and digits of other scripts.
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*\Z")
 
 
+@checked("recordio", path=name_of_file, key_type=function)
 def read_index(
     path: str | os.PathLike[str], key_type: Callable[[str], Any] = int
 ) -> tuple[list[Any], Array]:
@@ -30,9 +36,9 @@ def read_index(
 
     Raises:
         FormatError: a line is no key and position; the text names it.
-        OSError: cannot be read.
+        FileError: cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_file(path, "recordio") as file:
         return parse_index(file.read(), key_type, os.fspath(path))
 
 
@@ -74,8 +80,10 @@ def _parse_lines(raw: bytes, key_type: Callable[[str], Any], path: str) -> tuple
             continue
         fields = line.strip("\r").split("\t")
         try:
+            if not _WHOLE.match(fields[1]) or (key_type is int and not _WHOLE.match(fields[0])):
+                raise ValueError
             key, position = key_type(fields[0].strip()), int(fields[1])
-        except (ValueError, TypeError, IndexError):
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError):
             key, position = None, -1
         if not 0 <= position < 1 << 63:
             raise FormatError(

@@ -7,12 +7,14 @@ import errno
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import FormatError, MixflowError, UnknownNameError
+from ..arguments import checked
+from ..arguments import path as name_of_file
+from ..errors import FormatError, MixflowError, ParamError, UnknownNameError
+from ..files import open_regular
 from .framing import HEAD_BYTES, LENGTH_MASK, MAGIC, Buffer, read_record, scan
 from .index import read_index
 
@@ -38,9 +40,11 @@ class RecordFile:
 
     Raises:
         FormatError: no regular file, or a damaged index.
-        OSError: cannot be opened.
+        FileError: it cannot be opened.
+        ParamError: positions that are none.
     """
 
+    @checked(path=name_of_file)
     def __init__(
         self, path: str | os.PathLike[str], index: str | os.PathLike[str] | Array | None = None
     ) -> None:
@@ -53,14 +57,12 @@ class RecordFile:
             keys, self._positions = read_index(index)
             self._keys = keys
         elif index is not None:
-            self._positions = np.ascontiguousarray(index, np.int64)
+            self._positions = _whole_numbers(index)
         self._map()
 
     def _map(self) -> None:
         self._mapping: mmap.mmap | None = None
-        with open(self.path, "rb") as file:
-            if not Path(self.path).is_file():
-                raise FormatError(f"[recordio] expected a regular file, got {self.path}")
+        with open_regular(self.path, "recordio") as file:
             if os.fstat(file.fileno()).st_size:
                 try:
                     self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -240,6 +242,24 @@ class RecordFile:
 
     def __repr__(self) -> str:
         return f"RecordFile({self.path!r}, {self.nbytes} bytes)"
+
+
+def _whole_numbers(values: Any) -> Array:
+    """(n,) int64 of numbers or positions.
+
+    Raises:
+        ParamError: other than whole numbers.
+    """
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):
+        found = np.empty((0, 0))
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ParamError(
+            f"[recordio] expected a sequence of whole numbers, got {type(values).__name__} of "
+            f"{found.dtype} {found.shape}"
+        )
+    return np.ascontiguousarray(found, np.int64)
 
 
 def _unmappable(path: str, error: OSError) -> FormatError:

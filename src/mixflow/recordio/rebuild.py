@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import FormatError, ParamError
-from .framing import FIRST, KIND_SHIFT, MAGIC, WHOLE, scan
+from ..arguments import checked, choice, flag
+from ..arguments import path as name_of_file
+from ..errors import FormatError
+from .framing import FIRST, KIND_SHIFT, MAGIC, MAGIC_BYTES, WHOLE, scan
 from .header import unpack
 from .index import write_index
 from .reader import RecordFile
+from .writer import check_apart
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 1 << 22
@@ -32,6 +35,13 @@ class Rebuilt(NamedTuple):
     problems: tuple[str, ...]
 
 
+@checked(
+    "rec2idx",
+    path=name_of_file,
+    index=name_of_file,
+    keys=choice("number", "id"),
+    skip_damaged=flag,
+)
 def rebuild_index(
     path: str | os.PathLike[str],
     index: str | os.PathLike[str],
@@ -50,14 +60,18 @@ def rebuild_index(
     Raises:
         FormatError: a damaged place before the end of the file (unless `skip_damaged`), or with
             'id' a record without an image header, or an id that stands twice. A torn record at the
-            end is no error: it stands in `problems`.
-        ParamError: another `keys`.
+            end is no error: it stands in `problems`. A file in which no record begins is one.
+        ParamError: another `keys`, or an index that is the record file itself.
         FileError: the index cannot be written.
     """
-    if keys not in ("number", "id"):
-        raise ParamError(f"[rec2idx] expected keys 'number' or 'id', got {keys!r}")
+    check_apart(os.fspath(path), os.fspath(index))
     with RecordFile(path, np.empty(0, np.int64)) as file:
         positions, end, problems = _all_positions(file, skip_damaged)
+        if not len(positions) and file.nbytes and bytes(file.view[:4]) != MAGIC_BYTES:
+            raise FormatError(
+                f"[rec2idx] expected a record file, got {file.path} of {file.nbytes} bytes without "
+                "any record; no index was written"
+            )
         names: Sequence[int] = range(len(positions))
         if keys == "id":
             names = _ids(file, positions)

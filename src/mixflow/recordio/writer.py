@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
 from ..errors import FileError, FormatError, ParamError
-from ..files import write_atomically
+from ..files import file_error, lock, open_file, read_regular, same_file, unlock, write_atomically
 from .framing import Buffer, TornRecordError, frame, scan, skip_record
 from .index import index_line, parse_index
 from .reader import RecordFile
@@ -31,10 +32,15 @@ class TornRecordWarning(UserWarning):
     """What a crash left behind was cut off; the text names file, position and bytes."""
 
 
+class DuplicateKeyWarning(UserWarning):
+    """A key stands twice in an index or list, so that only its last record is found by it."""
+
+
 class RecordWriter:
     """Writes records to the end of a file, and their lines to an index.
 
-    For one thread of one process at a time. A file that exists is replaced by a new one rather than
+    Threads may share one: each record is whole. Of several writers of one file, in this process or
+    another, only the first may append. A file that exists is replaced by a new one rather than
     emptied, so that readers that have it mapped go on with the old content.
 
     Args:
@@ -48,7 +54,8 @@ class RecordWriter:
     Raises:
         FormatError: `append` to a file that is damaged before its end, or to an index that does
             not belong to it.
-        OSError: a file cannot be opened.
+        ParamError: both names are one file.
+        FileError: a file cannot be opened, or another writer has it.
     """
 
     def __init__(
@@ -59,10 +66,19 @@ class RecordWriter:
     ) -> None:
         self.path = os.fspath(path)
         self.index = None if index is None else os.fspath(index)
-        self.position = repair(self.path, self.index) if append else 0
-        self._file = _open(self.path, append)
-        self._lines = None if self.index is None else _open(self.index, append)
+        if self.index is not None:
+            check_apart(self.path, self.index)
+        self._lock = threading.RLock()
         self._pid = os.getpid()
+        self._lines: BinaryIO | None = None
+        self._file = _open(self.path, append)
+        try:
+            # Under the lock: another writer's records must not look like a torn end.
+            self.position = repair(self.path, self.index) if append else 0
+            self._lines = None if self.index is None else _open(self.index, append)
+        except BaseException:
+            self._file.close()
+            raise
         self._pieces: list[Buffer] = []
         self._new_lines: list[bytes] = []
         self._waiting = 0
@@ -83,15 +99,16 @@ class RecordWriter:
         """
         payload = _flat(payload)
         pieces = frame(payload if isinstance(payload, bytes) else bytes(payload))
-        start = self.position
-        if self._lines is not None:
-            self._new_lines.append(index_line(key, start))
         length = sum(map(len, pieces))
-        self._pieces += pieces
-        self._waiting += length
-        self.position = start + length
-        if self._waiting >= _COLLECT_BYTES:
-            self.flush()
+        with self._lock:
+            start = self.position
+            if self._lines is not None:
+                self._new_lines.append(index_line(key, start))
+            self._pieces += pieces
+            self._waiting += length
+            self.position = start + length
+            if self._waiting >= _COLLECT_BYTES:
+                self.flush()
         return start
 
     def flush(self, to_disk: bool = False) -> None:
@@ -106,6 +123,12 @@ class RecordWriter:
         """
         if self._pid != os.getpid():  # a fork's copy belongs to the parent
             return
+        with self._lock:
+            if self._file.closed:
+                raise FileError(f"[recordio] expected {self.path} open for writing, got it closed")
+            self._flush(to_disk)
+
+    def _flush(self, to_disk: bool) -> None:
         if self._pieces:
             lines_end = None
             if self._lines is not None:
@@ -127,13 +150,17 @@ class RecordWriter:
         Raises:
             FileError: as `flush`; the files are closed all the same.
         """
-        try:
-            if not self._file.closed:
-                self.flush()
-        finally:
-            self._file.close()
-            if self._lines is not None:
-                self._lines.close()
+        owner = self._pid == os.getpid()
+        with self._lock if owner else contextlib.nullcontext():  # a fork may have left it taken
+            try:
+                if not self._file.closed:
+                    self.flush()
+            finally:
+                for file in (self._file, self._lines):
+                    if file is not None and not file.closed:
+                        if owner:
+                            unlock(file)
+                        file.close()
 
 
 def _put(file: BinaryIO, path: str, pieces: Sequence[Buffer]) -> int | None:
@@ -147,12 +174,8 @@ def _put(file: BinaryIO, path: str, pieces: Sequence[Buffer]) -> int | None:
     except OSError as error:
         if before is not None:
             os.ftruncate(handle, before)
-        reason = error.strerror or str(error)
-        found = FileError(
-            f"[recordio] expected to write {len(content)} bytes to {path}, got: {reason}"
-        )
-        found.errno, found.strerror, found.filename = error.errno, error.strerror, path
-        raise found from error
+        text = f"[recordio] expected to write {len(content)} bytes to {path}"
+        raise file_error(text, path, error) from error
     return before
 
 
@@ -170,14 +193,33 @@ def _flat(payload: Buffer) -> Buffer:
         ) from None
 
 
+def check_apart(path: str, index: str) -> None:
+    """Raises ParamError where the records and their index would be one file, also by links."""
+    if same_file(path, index):
+        raise ParamError(
+            f"[recordio] expected an index that is another file than the records, got {index} for "
+            f"{path}; the records would be lost"
+        )
+
+
 def _open(path: str, append: bool) -> BinaryIO:
-    """An unbuffered file at its end; a plain file that is not continued is replaced."""
+    """An unbuffered file at its end, for this writer alone; what is not continued is replaced."""
     target = os.path.realpath(path)
     if not append and os.path.isfile(target):
         # In a folder that may not change, the file is emptied instead.
         with contextlib.suppress(PermissionError):
             os.unlink(target)
-    return open(target, "ab" if append else "wb", buffering=0)
+    plain = os.path.isfile(target) or not os.path.exists(target)
+    file = cast(BinaryIO, open_file(target, "recordio", "ab" if plain else "wb", buffering=0))
+    if plain and not lock(file):
+        file.close()
+        raise FileError(
+            f"[recordio] expected {path} without another writer, got one that has it open; close "
+            "it before, or let threads share one writer"
+        )
+    if plain and not append:
+        os.ftruncate(file.fileno(), 0)
+    return file
 
 
 class _Kept(NamedTuple):
@@ -211,7 +253,7 @@ def repair(path: str, index: str | None = None) -> int:
             f"[recordio] expected whole records up to byte {size} of {path}, got {kept.lost} at "
             f"byte {kept.end}; cut off",
             TornRecordWarning,
-            stacklevel=5,
+            stacklevel=7,
         )
     return kept.end
 
@@ -255,7 +297,7 @@ def _kept_by(view: memoryview, path: str, index: str) -> _Kept:
 
 def _index_lines(view: memoryview, path: str, index: str) -> tuple[list[bytes], list[int], bool]:
     """Lines, positions, and whether the file must be written anew: its last line may be torn."""
-    raw = Path(index).read_bytes()
+    raw = read_regular(index, "recordio")
     whole, rest = raw[: raw.rfind(b"\n") + 1], raw[raw.rfind(b"\n") + 1 :]
     lines = [line for line in whole.split(b"\n") if line.strip()]
     positions = parse_index(whole, str, index)[1].tolist()

@@ -172,7 +172,7 @@ def test_out_and_flag(tmp_path):
 def test_reading_files(tmp_path):
     found = mx.image.imread(str(FOLDER / "a.png"), flag=0)
     assert found.shape == (37, 53, 1)
-    with pytest.raises(FileError, match=r"\[imread\] expected a readable image.*No such file") as e:
+    with pytest.raises(FileError, match=r"\[imread\] expected to read .*No such file") as e:
         mx.image.imread(str(tmp_path / "nowhere.png"))
     assert isinstance(e.value, OSError)
     assert e.value.errno == 2
@@ -185,14 +185,22 @@ def test_reading_files(tmp_path):
     ("call", "error", "text"),
     [
         (lambda x: mx.image.imresize(x, 0, 5), ShapeError, "at least one pixel"),
-        (lambda x: mx.image.imresize(x, 5, 5, 9), ParamError, "interp 0 to 4"),
+        (
+            lambda x: mx.image.imresize(x, 5, 5, 9),
+            ParamError,
+            "interp to be one of 0, 1, 2, 3, 4, got 9",
+        ),
         (lambda x: mx.image.imresize(x.astype("int32"), 5, 5), DTypeError, "int32"),
         (lambda x: mx.image.imresize(x[0], 5, 5), ShapeError, "height, width, channels"),
         (lambda x: mx.image.imresize([1], 5, 5), DTypeError, "NDArray, got list"),
-        (lambda x: mx.image.resize_short(x, 5, 7), ParamError, "4 .Lanczos.*10 .random"),
+        (lambda x: mx.image.resize_short(x, 5, 7), ParamError, "interp to be one of .*10, got 7"),
         (lambda x: mx.image.fixed_crop(x, 20, 0, 12, 5), ShapeError, "inside of 20 x 31"),
         (lambda x: mx.image.fixed_crop(x, -1, 0, 12, 5), ShapeError, "x=-1"),
-        (lambda x: mx.image.copyMakeBorder(x, 1, 1, 1, 1, 5), ParamError, "type 0 to 4"),
+        (
+            lambda x: mx.image.copyMakeBorder(x, 1, 1, 1, 1, 5),
+            ParamError,
+            "type to be one of 0, 1, 2, 3, 4, got 5",
+        ),
         (lambda x: mx.image.copyMakeBorder(x, -1, 1, 1, 1), ParamError, "at least 0"),
         (
             lambda x: mx.image.copyMakeBorder(x.astype("bfloat16"), 1, 1, 1, 1),

@@ -259,13 +259,13 @@ def test_memory_is_flat_over_epochs(paths: dict[str, Any]) -> None:
     [
         ({"rand_crip": True}, ParamError, "got 'rand_crip'; did you mean rand_crop"),
         ({"data_shape": (4, 8, 8)}, ParamError, "1 or 3 channels, got"),
-        ({"aug_seq": "x"}, ParamError, "aug_seq 'aug_default', got 'x'"),
-        ({"std_g": 0.0}, ParamError, "std above 0"),
+        ({"aug_seq": "x"}, ParamError, "aug_seq to be one of 'aug_default', got 'x'"),
+        ({"std_g": 0.0}, ParamError, "std_g to be a finite number above 0"),
         ({"path_imgrec": ""}, ParamError, "path_imgrec, got none"),
         ({"path_imgrec": "/no/such.rec"}, FormatError, "found no such file"),
         ({"path_imgidx": "/no/such.idx"}, FormatError, "path_imgidx /no/such.idx, found"),
-        ({"preprocess_threads": 0}, ParamError, "at least one thread"),
-        ({"batch_size": 0}, ParamError, "batch size of at least 1"),
+        ({"preprocess_threads": 0}, ParamError, "preprocess_threads to be a whole number from 1"),
+        ({"batch_size": 0}, ParamError, "batch_size to be a whole number of at least 1"),
         ({"part_index": 3}, ParamError, "part_index"),
         ({"min_crop_size": 70, "max_crop_size": 70}, ShapeError, "at least 70 x 70 pixels"),
     ],
@@ -279,7 +279,7 @@ def test_errors(paths: dict[str, Any], options: dict[str, Any], error: Any, text
 
 
 def test_a_fixed_type_refuses_another(paths: dict[str, Any]) -> None:
-    with pytest.raises(ParamError, match="dtype None or 'uint8', got 'float32'"):
+    with pytest.raises(ParamError, match="dtype to be one of None, 'uint8', got 'float32'"):
         mx.io.ImageRecordUInt8Iter(**paths, data_shape=SHAPE, batch_size=4, dtype="float32")
     with mx.io.ImageRecordIter(**paths, data_shape=SHAPE, batch_size=4) as iterator:
         with pytest.raises(MXNetError, match="current batch, got none"):

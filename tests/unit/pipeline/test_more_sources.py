@@ -81,12 +81,12 @@ def test_crops_and_borders_keep_boxes_on_their_pixels(tmp_path: Path) -> None:
     [
         ({"label_pad_width": 10}, "label_pad_width of at least 19, got 10"),
         ({"label_width": 14}, r"label_width 14 numbers, got \[9, 14, 19\]"),
-        ({"resize_mode": "x"}, "resize_mode among"),
-        ({"max_pad_scale": 0.5}, "max_pad_scale >= 1"),
+        ({"resize_mode": "x"}, "resize_mode to be one of"),
+        ({"max_pad_scale": 0.5}, "max_pad_scale to be a finite number of at least 1"),
         ({"min_crop_scales": (0.9,), "max_crop_scales": (0.1,)}, "min_crop_scales <= max_crop"),
         ({"num_crop_sampler": 3, "min_crop_scales": (0.1, 0.2)}, "3 numbers in min_crop_scales"),
         ({"rand_crop": True}, "got 'rand_crop'; did you mean rand_crop_prob"),
-        ({"mean_img": "x"}, "mean_img '', got 'x'"),
+        ({"mean_img": "x"}, "mean_img to be one of '', got 'x'"),
     ],
 )
 def test_detection_errors(tmp_path: Path, options: dict[str, Any], text: str) -> None:
