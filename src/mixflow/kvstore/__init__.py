@@ -3,7 +3,8 @@
 from .base import KVStoreBase, create
 from .dist import DistKVStore
 from .local import LocalKVStore
+from .table import Table
 
 KVStore = LocalKVStore
 
-__all__ = ["DistKVStore", "KVStore", "KVStoreBase", "LocalKVStore", "create"]
+__all__ = ["DistKVStore", "KVStore", "KVStoreBase", "LocalKVStore", "Table", "create"]

@@ -43,6 +43,7 @@ from .messages import (
     Values,
 )
 from .policy import Member, Part, Policy, Progress, Verdict
+from .rules import Rules
 from .sharding import Directory
 
 Outgoing = list[tuple[str, Message]]
@@ -160,9 +161,11 @@ class Reader:
 
 @dataclass(slots=True)
 class Slot:
-    """A slice: value, progress, the sums of open rounds, and who waits for what."""
+    """A slice: value, its rule, progress, the sums of open rounds, and who waits for what."""
 
     value: Array
+    policy: Policy
+    applier: Applier
     progress: Progress = field(default_factory=Progress)
     sums: dict[int, Array] = field(default_factory=dict)
     pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
@@ -202,6 +205,7 @@ class Shard:
         self.name = name
         self.policy = policy
         self.applier = applier
+        self._rules = Rules(policy, applier, Add())
         self.ledger = ledger or Memory()
         self.deadline = deadline
         self.give_up = give_up
@@ -244,12 +248,12 @@ class Shard:
             if self.directory is not None:
                 self.directory.restore(roster["directory"])
         for key, value, states, progress in self.ledger.slices():
-            self.slots[key] = Slot(value, progress)
-            self.applier.restore(key, states)
+            slot = self.slots[key] = Slot(value, *self._rules.of(key), progress)
+            slot.applier.restore(key, states)
 
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
-            self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
+            self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
 
     def _commit_roster(self) -> None:
         members = [(w, m.first) for w, m in sorted(self.members.items())]
@@ -271,7 +275,7 @@ class Shard:
         """
         if (setting, value) in self._settings:
             return
-        self.applier.configure(setting, value)
+        self._rules.configure(setting, value)
         self._settings = [kept for kept in self._settings if kept[0] != setting]
         self._settings.append((setting, value))
 
@@ -328,7 +332,10 @@ class Shard:
         )
 
     def _missing(self, slot: Slot, reader: Reader) -> frozenset[int]:
-        return self.policy.missing(slot.progress, self.members, reader.worker, reader.clock)
+        return slot.policy.missing(slot.progress, self.members, reader.worker, reader.clock)
+
+    def _may_read(self, slot: Slot, reader: Reader) -> bool:
+        return slot.policy.may_read(slot.progress, self.members, reader.worker, reader.clock)
 
     def _send(self, to: str, message: Message) -> None:
         self._out.append((to, message))
@@ -355,7 +362,7 @@ class Shard:
     def _init(self, message: Init, now: float) -> None:
         for key, value in message.values.items():
             if key not in self.slots:
-                slot = Slot(np.array(value, copy=True).reshape(-1))
+                slot = Slot(np.array(value, copy=True).reshape(-1), *self._rules.of(key))
                 slot.readers = self._early.pop(key, [])
                 self.slots[key] = slot
                 self._commit(key, slot)
@@ -403,8 +410,8 @@ class Shard:
         return values.reshape(-1)
 
     def _verdicts(self, key: str, parts: Iterable[Part]) -> list[Verdict]:
-        progress = self.slots[key].progress
-        return [self.policy.verdict(progress, part, self.members) for part in parts]
+        slot = self.slots[key]
+        return [slot.policy.verdict(slot.progress, part, self.members) for part in parts]
 
     @staticmethod
     def _seen(parts: Iterable[Part], verdicts: Iterable[Verdict]) -> tuple[Part, ...]:
@@ -427,9 +434,9 @@ class Shard:
         """Takes new parts; True when they are applied and durable at once."""
         slot = self.slots[key]
         steps = {part.step for part in parts}
-        if not self.policy.rounds:
-            self.applier.apply(key, slot.value, values, len(parts))
-            self.policy.admit(slot.progress, parts, self.members)
+        if not slot.policy.rounds:
+            slot.applier.apply(key, slot.value, values, len(parts))
+            slot.policy.admit(slot.progress, parts, self.members)
             self._commit(key, slot)
             return True
         if len(steps) != 1:
@@ -438,7 +445,7 @@ class Shard:
                 f"steps {sorted(steps)}"
             )
         step = steps.pop()
-        self.policy.admit(slot.progress, parts, self.members)
+        slot.policy.admit(slot.progress, parts, self.members)
         if step in slot.sums:
             slot.sums[step] += values
         else:
@@ -533,10 +540,10 @@ class Shard:
         ready: dict[tuple[str, int], list[str]] = {}
         for key in keys:
             slot = self.slots[key]
-            while self.policy.complete(slot.progress, self.members):
+            while slot.policy.complete(slot.progress, self.members):
                 for request in self._close(key, slot):
                     confirmed.setdefault(request, []).append(key)
-            for reader in [r for r in slot.readers if not self._missing(slot, r)]:
+            for reader in [r for r in slot.readers if self._may_read(slot, r)]:
                 slot.readers.remove(reader)
                 ready.setdefault((reader.sender, reader.number), []).append(key)
         for (sender, number), done in confirmed.items():
@@ -552,7 +559,7 @@ class Shard:
         merged = slot.sums.pop(step, None)
         if merged is not None:
             count = len(slot.progress.rounds[step])
-            self.applier.apply(key, slot.value, merged, count)
-        self.policy.close(slot.progress)
+            slot.applier.apply(key, slot.value, merged, count)
+        slot.policy.close(slot.progress)
         self._commit(key, slot)
         return slot.pushes.pop(step, [])

@@ -152,7 +152,8 @@ class Job:
     """What every worker does: `steps` times compute, push all slices, read them back.
 
     `gradient` gives (worker, step, values read) -> gradients by slice; `seconds` the computing
-    time of (worker, step, random). `start` holds the first values.
+    time of (worker, step, random). `start` holds the first values. `tables` gives the staleness of
+    keys that are tables (under `Bounded`).
     """
 
     start: Mapping[str, Array]
@@ -160,6 +161,7 @@ class Job:
     gradient: Callable[[int, int, Mapping[str, Array]], Mapping[str, Array]]
     seconds: Callable[[int, int, random.Random], float]
     on_read: Callable[[int, int, Mapping[str, Array]], None] | None = None
+    tables: Mapping[str, int] = field(default_factory=dict)
 
 
 class SimulatedServer:
@@ -239,9 +241,19 @@ class SimulatedWorker:
         self.leaving = False
 
     def start(self) -> None:
-        """Initialises, joins, reads, and goes on with the first step."""
+        """Declares tables, initialises, joins, reads, and goes on with the first step."""
+        self._declare(list(self.cluster.job.tables.items()))
+
+    def _declare(self, tables: list[tuple[str, int]]) -> None:
+        """One after the other: a setting that comes after a later one is ignored."""
         now = self.world.now
-        self._await(self.client.init(self.cluster.job.start, now), self._join)
+        if not tables:
+            self._await(self.client.init(self.cluster.job.start, now), self._join)
+            return
+        (key, staleness), *rest = tables
+        value = {"staleness": staleness}
+        told = self.client.configure(self.cluster.server_names, f"table {key}", value, now)
+        self._await(told, lambda ticket: self._declare(rest))
 
     def _join(self, ticket: Ticket) -> None:
         joined = self.client.join(
@@ -351,7 +363,7 @@ class SimulatedWorker:
 
     def _resume(self, ticket: Ticket) -> None:
         self.step = self.client.resume(ticket.reports, rounds=self.cluster.policy.rounds)
-        self._await(self.client.init(self.cluster.job.start, self.world.now), self._join)
+        self.start()
 
 
 class Cluster:
