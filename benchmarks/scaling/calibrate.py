@@ -2,8 +2,8 @@
 
     python benchmarks/scaling/calibrate.py [--wrap "nice"] [--phases trips ...] [--fit]
 
-Writes benchmarks/results/scaling.json: costs, workloads, the check. --wrap: a command that runs each
-measurement (some 20 s each); --fit only fits again what was measured before (.bench/scaling).
+Writes benchmarks/results/scaling.json: costs, workloads, the check. --wrap: a command that runs
+each measurement (some 20 s each); --fit only fits again what was measured before (.bench/scaling).
 What is measured on more than one worker is only compared with, never fitted to; except that the
 computing alone runs twice at once, without any store, to see what two busy cores lose.
 """
@@ -11,6 +11,7 @@ computing alone runs twice at once, without any store, to see what two busy core
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +47,15 @@ from mixflow.optimizer.describe import describe  # noqa: E402
 RAW = ROOT / ".bench" / "scaling"
 TARGET = HERE.parent / "results" / "scaling.json"
 CASES = [(k, n) for n in (64, 16_384, 131_072) for k in (1, 8)] + [(32, 64), (1, 900_000)]
-STEPS = {"mlp": 200, "lenet": 100, "resnet-20": 60}
+STEPS = {"mlp": 300, "lenet": 100, "resnet-20": 30}
 LIMIT = 0.15
 POLICIES = {"dist_sync": Sync(), "dist_async": Async()}
+#: A measurement during which others used more of the processors is made again, so often.
+OTHERS, TRIES = 0.03, 6
 PHASES = (
-    "alone1", "alone2", "trips", "close",
-    *(f"{policy}-{n}" for policy in POLICIES for n in (1, 2, 3)),
+    "trips", "close",
+    *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2)),
+    *(f"{policy}:{n}:{name}" for name in WORKLOADS for policy in POLICIES for n in (1, 2, 3)),
 )  # fmt: skip
 
 
@@ -66,15 +71,14 @@ def members(policy, workers: int, task: dict) -> list:
         return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(workers)]
 
 
-def alone(processes: int) -> list:
+def alone(processes: int, name: str) -> list:
     """The computing without a store, in so many processes at once."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    begin = time.time() + 4
-    at = {name: begin + 5.0 * i for i, name in enumerate(WORKLOADS)}
+    at = time.time() + 2.5
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for rank in range(processes):
-            task = {"kind": "alone", "rank": rank, "seconds": 4.0, "at": at}
+            task = {"kind": "alone", "rank": rank, "workload": name, "seconds": 1.5, "at": at}
             command = [sys.executable, HERE / "member.py", json.dumps(task), folder]
             running.append(subprocess.Popen(command, env=environment))
         if any(process.wait(60) for process in running):
@@ -105,43 +109,63 @@ def close() -> list:
     return rows
 
 
-def measure(phase: str) -> None:
-    """Runs one measurement and keeps it."""
-    RAW.mkdir(parents=True, exist_ok=True)
-    if phase.startswith("alone"):
-        found = alone(int(phase[-1]))
-    elif phase == "trips":
+def measure(phase: str) -> float:
+    """Runs one measurement, keeps it if it is the least disturbed, and returns the share of the
+    processors that others used."""
+    if phase == "trips":
         task = {"kind": "trips", "store": "dist_sync", "cases": CASES}
-        found = members(Sync(), 1, {**task, "blocks": 5, "block_seconds": 0.15})
+        rows = members(Sync(), 1, {**task, "blocks": 5, "block_seconds": 0.08})
     elif phase == "close":
-        found = close()
+        rows = [{"found": close(), "others": 0.0}]
     else:
-        name, _, workers = phase.rpartition("-")
-        task = {"kind": "training", "store": name, "workloads": list(WORKLOADS), "steps": STEPS}
-        found = members(POLICIES[name], int(workers), task)
-    (RAW / f"{phase}.json").write_text(json.dumps(found))
+        kind, count, name = phase.split(":")
+        if kind == "alone":
+            rows = alone(int(count), name)
+        else:
+            task = {"kind": "training", "store": kind, "workload": name, "steps": STEPS[name]}
+            rows = members(POLICIES[kind], int(count), task)
+    found = {"rows": [r["found"] for r in rows], "others": max(r["others"] for r in rows)}
+    path = RAW / f"{phase}.json"
+    if not path.exists() or found["others"] < json.loads(path.read_text())["others"]:
+        RAW.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+    return found["others"]
 
 
-def raw(phase: str):
-    return json.loads((RAW / f"{phase}.json").read_text())
+def measure_quietly(phase: str, wrap: list[str]) -> None:
+    """Measures until others leave the machine alone, or `TRIES` times."""
+    (RAW / f"{phase}.json").unlink(missing_ok=True)
+    for _ in range(TRIES):
+        command = [*wrap, sys.executable, __file__, "--phase", phase]
+        subprocess.run([str(word) for word in command], check=True)
+        if json.loads((RAW / f"{phase}.json").read_text())["others"] <= OTHERS:
+            return
+    print(f"{phase}: others used the machine", file=sys.stderr)
 
 
-def line(rows: list, seconds: list[float]) -> Cost:
-    """Least squares of (messages, bytes) -> seconds in relative terms; no negative cost."""
-    matrix = np.array([(row["keys"], row["bytes"]) for row in rows], float)
+def raw(phase: str) -> list:
+    """What each worker has found."""
+    return json.loads((RAW / f"{phase}.json").read_text())["rows"]
+
+
+def line(columns: list, seconds: list[float]) -> list[float]:
+    """Factors >= 0 of some columns (one row per measurement) whose sums are `seconds`: least
+    squares in relative terms, the best of all choices of columns that leaves none negative."""
     y = np.maximum(np.array(seconds), 1e-7)
-    scaled = matrix / y[:, None]
-    found, *_ = np.linalg.lstsq(scaled, np.ones(len(y)), rcond=None)
-    if found.min() < 0:  # one of the two explains it all
-        keep = int(np.argmax(found))
-        found = np.zeros(2)
-        column = scaled[:, keep]
-        found[keep] = column.sum() / (column @ column)
-    return Cost(float(found[0]), float(found[1]))
+    scaled = np.array(columns, float) / y[:, None]
+    best, least = np.zeros(scaled.shape[1]), np.inf
+    for chosen in itertools.product((False, True), repeat=scaled.shape[1]):
+        part = scaled[:, np.array(chosen)]
+        found, *_ = np.linalg.lstsq(part, np.ones(len(y)), rcond=None)
+        off = ((part @ found - 1) ** 2).sum()
+        if found.min(initial=0) >= 0 and off < least:
+            best, least = np.zeros(len(chosen)), off
+            best[np.array(chosen)] = found
+    return [float(v) for v in best]
 
 
-def fit_costs() -> tuple[Costs, list]:
-    """The costs, and how well they give back the trips of the one worker."""
+def fit_costs() -> Costs:
+    """The costs, from round trips of one worker."""
     trips = raw("trips")[0]
     by_kind = {k: [r for r in trips if r["kind"] == k] for k in ("pull", "pushpull")}
     pulls, pushes = by_kind["pull"], by_kind["pushpull"]
@@ -149,77 +173,98 @@ def fit_costs() -> tuple[Costs, list]:
     def push_only(what: str) -> list[float]:
         return [p[what] - q[what] for p, q in zip(pushes, pulls, strict=True)]
 
-    ends = [{"keys": 1, **row} for row in raw("close")]
-    closing = line(ends, [r["end"] - r["wait"] for r in ends])
-    rest = [s - closing.of(r["bytes"], r["keys"])
-            for r, s in zip(pushes, push_only("server"), strict=True)]  # fmt: skip
-    costs = {
-        "worker_send": line(pushes, push_only("worker")),
-        "worker_receive": line(pulls, [r["worker"] for r in pulls]),
-        "server_receive": line(pushes, rest),
-        "server_close": closing,
-        "server_send": line(pulls, [r["server"] for r in pulls]),
-        "cores": os.cpu_count() or 1,
-        "speed": speeds(),
-    }
-    hop = min(np.linspace(0, 1e-3, 41), key=lambda h: error(Costs(**costs, hop=float(h)), pushes))
-    found = Costs(**costs, hop=float(hop))
-    shown = [{**row, "model": trip(found, row)} for row in pushes]
-    return found, shown
+    pull_columns = [(1, r["keys"], r["bytes"]) for r in pulls]
+    push_columns = [(r["keys"], r["bytes"]) for r in pushes]
+    ends = raw("close")[0]
+    closing = Cost(*line([(1, r["bytes"]) for r in ends], [r["end"] - r["wait"] for r in ends]))
+    worker_wake, *worker_receive = line(pull_columns, [r["worker"] for r in pulls])
+    server_wake, *server_send = line(pull_columns, [r["server"] for r in pulls])
+    sent = [s - worker_wake for s in push_only("worker")]
+    taken = [s - closing.of(r["bytes"], r["keys"])
+             for r, s in zip(pushes, push_only("server"), strict=True)]  # fmt: skip
+    costs = Costs(
+        worker_send=Cost(*line(push_columns, sent)),
+        worker_receive=Cost(*worker_receive),
+        server_receive=Cost(*line(push_columns, taken)),
+        server_close=closing,
+        server_send=Cost(*server_send),
+        worker_wake=worker_wake,
+        server_wake=server_wake,
+        cores=os.cpu_count() or 1,
+        speed=speeds(),
+    )
+    loads = [(Workload("trip", 0.0, (r["bytes"] // r["keys"],) * r["keys"]), r["wall"])
+             for r in pushes]  # fmt: skip
+    return with_hop(costs, loads)
 
 
-def trip(costs: Costs, row: dict) -> float:
-    """Seconds of a round trip of one worker, simulated."""
-    load = Workload("trip", 0.0, (row["bytes"] // row["keys"],) * row["keys"])
-    return scaling.simulate(scaling.Scenario(load, Sync(), exact=True, steps=5), costs).step_seconds
+def with_hop(costs: Costs, loads: list) -> Costs:
+    """The costs with the `hop` that gives back step times of one worker best."""
+
+    def error(hop: float) -> float:
+        made = replace(costs, hop=float(hop))
+        return sum(np.log(one_worker(made, load).step_seconds / wall) ** 2 for load, wall in loads)
+
+    return replace(costs, hop=float(min(np.linspace(0, 6e-4, 31), key=error)))
 
 
-def error(costs: Costs, rows: list) -> float:
-    return sum(np.log(trip(costs, row) / row["wall"]) ** 2 for row in rows)
+def one_worker(costs: Costs, load: Workload) -> scaling.Outcome:
+    """A worker and its server on this host, simulated; a step's median."""
+    calm = replace(load, spread=Spread())
+    return scaling.simulate(scaling.Scenario(calm, Sync(), exact=True, steps=12), costs)
+
+
+def fitted(costs: Costs, load: Workload, row: dict) -> Costs:
+    """The costs, scaled to the processor seconds that one worker and its server took for this
+    workload (what a byte costs depends on what the caches hold), and its step time."""
+    for _ in range(3):  # what is woken how often changes with the costs
+        model = one_worker(costs, load)
+        worker = (row["worker"] - statistics.mean(row["compute"])) / model.worker_seconds
+        costs = costs.scaled(worker, row["server"] / model.server_seconds)
+    return with_hop(costs, [(load, middle(row["step"]))])
 
 
 def speeds() -> tuple[float, float]:
     """Speed of a core alone, and of each of two that compute."""
-    one, two = raw("alone1"), raw("alone2")
     ratios = []
-    for number in range(len(WORKLOADS)):
-        single = statistics.median(one[0][number]["compute"])
-        ratios += [single / statistics.median(r[number]["compute"]) for r in two]
+    for name in WORKLOADS:
+        single = statistics.median(raw(f"alone:1:{name}")[0]["compute"])
+        ratios += [single / statistics.median(r["compute"]) for r in raw(f"alone:2:{name}")]
     return 1.0, min(1.0, float(np.exp(np.mean(np.log(ratios)))))
 
 
 def workloads() -> dict[str, Workload]:
     """The steps of one worker: its computing beside its store."""
     found = {}
-    for row in raw("dist_sync-1")[0]:
-        times = np.array(row["compute"])
+    for name in WORKLOADS:
+        times = np.array(raw(f"dist_sync:1:{name}")[0]["compute"])
         median = float(np.median(times))
         # Of the middle: single interruptions are no property of the workload.
         low, high = np.quantile(times, (0.16, 0.84))
         spread = Spread(sigma=round(float(np.log(high / low) / 2), 4))
-        name = row["workload"]
         found[name] = Workload(name, median, tuple(sizes(name)), spread=spread)
     return found
 
 
 def check(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
-    """Measured and simulated step times of 1, 2 and 3 workers on this host."""
+    """Step times of 1, 2 and 3 workers on this host, measured and simulated; 1 was fitted."""
     rows = []
-    for policy in POLICIES:
+    for policy, name in itertools.product(POLICIES, WORKLOADS):
+        own = fitted(costs, loads[name], raw(f"{policy}:1:{name}")[0])
         for workers in (1, 2, 3):
-            for number, name in enumerate(WORKLOADS):
-                found = raw(f"{policy}-{workers}")
-                measured = statistics.mean(middle(r[number]["step"]) for r in found)
-                scenario = scaling.Scenario(
-                    loads[name], POLICIES[policy], workers=workers, exact=True, steps=40
-                )
-                model = scaling.simulate(scenario, costs).step_seconds
-                rows.append(
-                    {
-                        "policy": policy, "workload": name, "workers": workers,
-                        "measured": measured, "model": model, "off": model / measured - 1,
-                    }
-                )  # fmt: skip
+            found = raw(f"{policy}:{workers}:{name}")
+            measured = statistics.mean(middle(row["step"]) for row in found)
+            scenario = scaling.Scenario(
+                loads[name], POLICIES[policy], workers=workers, exact=True, steps=60
+            )
+            model = scaling.simulate(scenario, own).step_seconds
+            rows.append(
+                {
+                    "policy": policy, "workload": name, "workers": workers,
+                    "measured": measured, "model": model, "off": model / measured - 1,
+                    "costs": own.to_json(),
+                }
+            )  # fmt: skip
     return rows
 
 
@@ -231,7 +276,7 @@ def middle(times: list[float]) -> float:
 
 def fit() -> dict:
     """Parameters and check, kept and printed."""
-    costs, trips = fit_costs()
+    costs = fit_costs()
     loads = workloads()
     rows = check(costs, loads)
     found = {
@@ -240,14 +285,10 @@ def fit() -> dict:
                       for n, w in loads.items()},
         "limit": LIMIT,
         "check": rows,
-        "trips": trips,
         **benchmarks.facts(1),
     }  # fmt: skip
     TARGET.write_text(json.dumps(found, indent=1) + "\n")
     print("\n".join(costs.lines()))
-    for row in trips:
-        print(f"trip {row['keys']:3} keys {row['bytes']:9} B: measured {1e3 * row['wall']:7.2f} ms, "
-              f"model {1e3 * row['model']:7.2f}")  # fmt: skip
     for row in rows:
         print(f"{row['policy']:10} {row['workload']:10} {row['workers']} workers: measured "
               f"{1e3 * row['measured']:7.2f} ms, model {1e3 * row['model']:7.2f} "
@@ -267,8 +308,7 @@ def main() -> None:
         measure(args.phase)
         return
     for phase in () if args.fit else args.phases:
-        command = [*shlex.split(args.wrap), sys.executable, __file__, "--phase", phase]
-        subprocess.run([str(word) for word in command], check=True)
+        measure_quietly(phase, shlex.split(args.wrap))
     fit()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from workloads import WORKLOADS, compute
+from workloads import compute
 
 import mixflow as mx
 
@@ -28,9 +28,28 @@ def server_clock():
     raise SystemExit("no server beside this worker")
 
 
+class Others:
+    """Share of the processors that processes of others have used since it was made."""
+
+    def __init__(self):
+        self._ours = [(~p.pid << 3) | 2 for p in psutil.Process().parent().children()]
+        self._begin = self._now()
+
+    def _now(self):
+        busy = psutil.cpu_times()
+        total = busy.user + busy.nice + busy.system + busy.irq + busy.softirq + busy.steal
+        ours = sum(time.clock_gettime(clock) for clock in self._ours)
+        return time.perf_counter(), total - ours
+
+    def share(self):
+        """Of all cores, since the beginning."""
+        (begin, before), (end, after) = self._begin, self._now()
+        return max(0.0, (after - before) / (end - begin) / psutil.cpu_count())
+
+
 def trips(store):
     """One row per (keys, elements, kind): seconds per round of all keys."""
-    server, rows = server_clock(), []
+    server, rows, others = server_clock(), [], Others()
     for keys, elements in task["cases"]:
         names = [f"{keys}x{elements}-{k}" for k in range(keys)]
         gradients = [mx.nd.ones((elements,)) for _ in names]
@@ -50,7 +69,7 @@ def trips(store):
         for kind, body in (("pushpull", push_pull), ("pull", pull)):
             rows.append({"kind": kind, "keys": keys, "bytes": 4 * elements * keys,
                          **measured(body, server)})  # fmt: skip
-    return rows
+    return rows, others.share()
 
 
 def measured(body, server):
@@ -72,54 +91,54 @@ def measured(body, server):
 
 
 def training(store):
-    """Wall seconds of each step and of its computing."""
-    rows = []
-    for name in task["workloads"]:
-        batch, gradients, weights = compute(name)
-        names = [f"{name}-{k}" for k in range(len(weights))]
-        store.init(names, weights)
-        store.barrier()
-        times = []
-        for _ in range(task["steps"][name] + 2):
-            begin = time.perf_counter()
-            batch()
-            computed = time.perf_counter()
-            for key, gradient, weight in zip(names, gradients, weights, strict=True):
-                store.pushpull(key, gradient, out=weight)
-            mx.nd.waitall()
-            times.append((computed - begin, time.perf_counter() - begin))
-        store.barrier()
-        compute_seconds, step_seconds = np.array(times[2:]).T.tolist()
-        rows.append({"workload": name, "compute": compute_seconds, "step": step_seconds})
-    return rows
+    """Wall seconds of each step and of its computing; processor seconds of worker and server."""
+    server, name, steps = server_clock(), task["workload"], task["steps"]
+    batch, gradients, weights = compute(name)
+    names = [f"{name}-{k}" for k in range(len(weights))]
+    store.init(names, weights)
+    times = []
+    for step in range(steps + 3):
+        if step == 3:
+            store.barrier()
+            others, starts = Others(), (time.process_time(), server())
+        begin = time.perf_counter()
+        batch()
+        computed = time.perf_counter()
+        for key, gradient, weight in zip(names, gradients, weights, strict=True):
+            store.pushpull(key, gradient, out=weight)
+        mx.nd.waitall()
+        times.append((computed - begin, time.perf_counter() - begin))
+    ends, share = (time.process_time(), server()), others.share()
+    store.barrier()
+    worker, served = ((b - a) / steps for a, b in zip(starts, ends, strict=True))
+    compute_seconds, step_seconds = np.array(times[3:]).T.tolist()
+    row = {"compute": compute_seconds, "step": step_seconds, "worker": worker, "server": served}
+    return row, share
 
 
 def alone():
-    """The computing of each workload without a store, for some seconds."""
-    rows = []
-    for name in WORKLOADS:
-        batch, _, _ = compute(name)
-        for _ in range(3):
-            batch()
-        # Those that run at the same time begin at the same time.
-        time.sleep(max(0.0, task["at"][name] - time.time()))
-        times, end = [], time.perf_counter() + task["seconds"]
-        while time.perf_counter() < end:
-            begin = time.perf_counter()
-            batch()
-            times.append(time.perf_counter() - begin)
-        rows.append({"workload": name, "compute": times})
-    return rows
+    """Seconds of the computing of a workload without a store."""
+    batch, _, _ = compute(task["workload"])
+    for _ in range(3):
+        batch()
+    # Those that run at the same time begin at the same time.
+    time.sleep(max(0.0, task["at"] - time.time()))
+    times, others, end = [], Others(), time.perf_counter() + task["seconds"]
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        batch()
+        times.append(time.perf_counter() - begin)
+    return {"compute": times}, others.share()
 
 
 if __name__ == "__main__":
     if task["kind"] == "alone":
-        found = alone()
+        found, share = alone()
         rank = task["rank"]
     else:
         store = mx.kv.create(task["store"])
         store.set_optimizer(mx.optimizer.create("sgd", learning_rate=1e-6, momentum=0.9))
-        found = {"trips": trips, "training": training}[task["kind"]](store)
+        found, share = {"trips": trips, "training": training}[task["kind"]](store)
         rank = store.rank
         store.close()
-    (out / f"rank{rank}.json").write_text(json.dumps(found))
+    (out / f"rank{rank}.json").write_text(json.dumps({"found": found, "others": share}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ class Costs:
         server_receive: a server takes a push (decodes it, adds it to the sum of its round).
         server_close: a server makes an update of a slice and commits it.
         server_send: a server sends values.
+        worker_wake, server_wake: seconds that the thread of a worker's link or of a server takes to
+            begin when it had nothing to do.
         hop: seconds until a message between two processes of a host is noticed.
         cores: processor cores of a host.
         speed: speed of each core when 1, 2, ... cores are busy, relative to one alone (memory
@@ -52,6 +54,8 @@ class Costs:
     server_receive: Cost = _FREE
     server_close: Cost = _FREE
     server_send: Cost = _FREE
+    worker_wake: float = 0.0
+    server_wake: float = 0.0
     hop: float = 0.0
     cores: int = 1
     speed: tuple[float, ...] = (1.0,)
@@ -68,6 +72,17 @@ class Costs:
         busy = min(tasks, self.cores)
         return min(1.0, self.cores / tasks) * self.speed[min(busy, len(self.speed)) - 1]
 
+    def scaled(self, worker: float, server: float) -> Costs:
+        """The same with the costs of workers and servers times a factor."""
+        factors = {name: worker if name.startswith("worker") else server for name in MESSAGES}
+        costs: dict[str, Any] = {
+            name: Cost(*(factor * v for v in getattr(self, name)))
+            for name, factor in factors.items()
+        }
+        costs["worker_wake"] = worker * self.worker_wake
+        costs["server_wake"] = server * self.server_wake
+        return replace(self, **costs)
+
     def lines(self) -> list[str]:
         """The parameters in words, one per line."""
         found = []
@@ -75,6 +90,9 @@ class Costs:
             cost: Cost = getattr(self, name)
             found.append(f"{name}: {1e6 * cost.message:.0f} us + {1e9 * cost.byte:.3f} ns/B")
         speeds = ", ".join(f"{s:.2f}" for s in self.speed)
+        found.append(
+            f"wake: worker {1e6 * self.worker_wake:.0f} us, server {1e6 * self.server_wake:.0f} us"
+        )
         found.append(f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}")
         return found
 

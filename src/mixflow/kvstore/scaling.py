@@ -82,16 +82,24 @@ class Processor:
 
 
 class Thread:
-    """Does one thing after the other on a processor; what is `urgent` comes first."""
+    """Does one thing after the other on a processor; what is `urgent` comes first.
 
-    def __init__(self, processor: Processor) -> None:
+    `wake` seconds pass before the first thing when there was nothing to do; `used` counts all.
+    """
+
+    def __init__(self, processor: Processor, wake: float = 0.0) -> None:
+        self.used = 0.0
         self._processor = processor
+        self._wake = wake
         self._urgent: deque[tuple[float, _Action]] = deque()
         self._queue: deque[tuple[float, _Action]] = deque()
         self._busy = False
 
     def run(self, work: float, then: _Action, urgent: bool = False) -> None:
         """Puts something in the queue."""
+        if work > 0 and not self._busy:
+            work += self._wake
+        self.used += work
         (self._urgent if urgent else self._queue).append((work, then))
         if not self._busy:
             self._next()
@@ -161,7 +169,9 @@ class TimedWorld(World):
     def thread(self, name: str) -> Thread:
         """The thread of a node."""
         if name not in self._threads:
-            self._threads[name] = Thread(self.host(name).processor)
+            is_server = name.startswith("server")
+            wake = self.costs.server_wake if is_server else self.costs.worker_wake
+            self._threads[name] = Thread(self.host(name).processor, wake)
         return self._threads[name]
 
     def compute(self, name: str, seconds: float, then: _Action) -> None:
@@ -380,13 +390,16 @@ class Scenario:
 class Outcome:
     """Seconds per step of a worker (mean), steps per second of all workers and devices together,
     the share of what they would do without any communication, bytes that each host sends per step,
-    and how many pushes came too late."""
+    how many pushes came too late, and processor seconds per step of all servers and of all workers
+    for the store."""
 
     step_seconds: float
     throughput: float
     efficiency: float
     sent_per_host: float
     dropped: float
+    server_seconds: float
+    worker_seconds: float
 
 
 def simulate(scenario: Scenario, costs: Costs, seed: int = 0) -> Outcome:
@@ -414,6 +427,8 @@ def simulate(scenario: Scenario, costs: Costs, seed: int = 0) -> Outcome:
         efficiency=throughput * mean_seconds(scenario.workload) / alone,
         sent_per_host=float(np.mean([h.sent for h in world.hosts.values()])) / scenario.steps,
         dropped=sum(p.stale for p in progress) / len(progress),
+        server_seconds=sum(world.thread(n).used for n in made.servers) / scenario.steps,
+        worker_seconds=sum(world.thread(w.name).used for w in made.workers) / scenario.steps,
     )
 
 
