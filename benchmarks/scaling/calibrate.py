@@ -205,7 +205,7 @@ def with_hop(costs: Costs, loads: list) -> Costs:
         made = replace(costs, hop=float(hop))
         return sum(np.log(one_worker(made, load).step_seconds / wall) ** 2 for load, wall in loads)
 
-    return replace(costs, hop=float(min(np.linspace(0, 6e-4, 31), key=error)))
+    return replace(costs, hop=float(min(np.linspace(0, 2e-3, 41), key=error)))
 
 
 def one_worker(costs: Costs, load: Workload) -> scaling.Outcome:
