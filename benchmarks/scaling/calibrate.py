@@ -148,16 +148,17 @@ def raw(phase: str) -> list:
     return json.loads((RAW / f"{phase}.json").read_text())["rows"]
 
 
-def line(columns: list, seconds: list[float]) -> list[float]:
+def line(columns: list, seconds: list[float], whole: list[float] | None = None) -> list[float]:
     """Factors >= 0 of some columns (one row per measurement) whose sums are `seconds`: least
-    squares in relative terms, the best of all choices of columns that leaves none negative."""
-    y = np.maximum(np.array(seconds), 1e-7)
-    scaled = np.array(columns, float) / y[:, None]
+    squares relative to `whole` (what the seconds are a part of; default: themselves), the best of
+    all choices of columns that leaves none negative."""
+    scale = np.array(seconds if whole is None else whole)
+    scaled, target = np.array(columns, float) / scale[:, None], np.array(seconds) / scale
     best, least = np.zeros(scaled.shape[1]), np.inf
     for chosen in itertools.product((False, True), repeat=scaled.shape[1]):
         part = scaled[:, np.array(chosen)]
-        found, *_ = np.linalg.lstsq(part, np.ones(len(y)), rcond=None)
-        off = ((part @ found - 1) ** 2).sum()
+        found, *_ = np.linalg.lstsq(part, target, rcond=None)
+        off = ((part @ found - target) ** 2).sum()
         if found.min(initial=0) >= 0 and off < least:
             best, least = np.zeros(len(chosen)), off
             best[np.array(chosen)] = found
@@ -175,17 +176,18 @@ def fit_costs() -> Costs:
 
     pull_columns = [(1, r["keys"], r["bytes"]) for r in pulls]
     push_columns = [(r["keys"], r["bytes"]) for r in pushes]
+    whole = {what: [r[what] for r in pushes] for what in ("worker", "server")}
     ends = raw("close")[0]
     closing = Cost(*line([(1, r["bytes"]) for r in ends], [r["end"] - r["wait"] for r in ends]))
     worker_wake, *worker_receive = line(pull_columns, [r["worker"] for r in pulls])
     server_wake, *server_send = line(pull_columns, [r["server"] for r in pulls])
-    sent = [s - worker_wake for s in push_only("worker")]
+    sent = [s - worker_wake for s in push_only("worker")]  # to send wakes it once more
     taken = [s - closing.of(r["bytes"], r["keys"])
              for r, s in zip(pushes, push_only("server"), strict=True)]  # fmt: skip
     costs = Costs(
-        worker_send=Cost(*line(push_columns, sent)),
+        worker_send=Cost(*line(push_columns, sent, whole["worker"])),
         worker_receive=Cost(*worker_receive),
-        server_receive=Cost(*line(push_columns, taken)),
+        server_receive=Cost(*line(push_columns, taken, whole["server"])),
         server_close=closing,
         server_send=Cost(*server_send),
         worker_wake=worker_wake,

@@ -166,7 +166,8 @@ def table(parameters: dict, found: dict, convergence: dict) -> str:
         label = "model, overlapped" if kind else "model, not overlapped"
         lines.append(f"| {label} | {one:,.0f} | {ten:,.0f} | {one / ten:.2f} |")
     count = max(len(r["accuracy"]) for r in convergence["runs"])
-    lines += ["", "| test accuracy after pass | " + " | ".join(map(str, range(1, 1 + count))) + " |",
+    numbers = " | ".join(str(n + 1) for n in range(count))
+    lines += ["", f"| test accuracy after pass | {numbers} |",
               "| --- |" + " ---: |" * count]  # fmt: skip
     for run in convergence["runs"]:
         cells = [f"{100 * a:.1f}" for a in run["accuracy"]]

@@ -1,8 +1,8 @@
 """``mixflow simulate``: what more machines would do, from parameters measured on one worker.
 
-The hazard is an extrapolation that nobody checked. A file of parameters holds the model's step times
-for two and three workers beside measured ones; for a policy whose rows are further apart than its
-limit, nothing beyond them is simulated. Everything that a figure rests on is printed with it.
+The hazard is an extrapolation that nobody checked. A file of parameters holds the model's step
+times for two and three workers beside measured ones; for a policy whose rows are further apart than
+its limit, nothing beyond them is simulated. Everything that a figure rests on is printed with it.
 """
 
 from __future__ import annotations
@@ -167,8 +167,9 @@ def simulate(args: argparse.Namespace) -> None:
     lines = premises(parameters, rows)
     for row in rows:
         print(
-            f"{row['policy']:12} {row['machines']:5} machines: step {1e3 * row['step_seconds']:9.2f}"
-            f" ms, {row['throughput']:10.2f} batches/s, efficiency {100 * row['efficiency']:5.1f} %, "
+            f"{row['policy']:12} {row['machines']:5} machines: "
+            f"step {1e3 * row['step_seconds']:9.2f} ms, {row['throughput']:10.2f} batches/s, "
+            f"efficiency {100 * row['efficiency']:5.1f} %, "
             f"{row['sent_per_host'] / 1e6:.1f} MB sent per host and step"
         )
     print("\n".join(f"  {line}" for line in lines))
