@@ -49,7 +49,7 @@ LAYERS: list[list[str]] = [
     ["module", "model", "gluon", "models"],
     ["datasets"],
     ["test_utils"],
-    ["train"],
+    ["train", "simulate"],
     ["cli"],
     ["__init__", "__main__"],
 ]

@@ -22,6 +22,7 @@ from .kvstore import utilisation
 from .kvstore.launch import add_launch
 from .libinfo import __version__
 from .module import Module
+from .simulate import add_simulate
 
 NETWORK_HELP = "e.g. lenet, mlp, resnet-20-cifar"
 DATA_HELP = "digits, mnist, fashion-mnist, cifar10 or a folder of their files"
@@ -405,6 +406,7 @@ def parser() -> argparse.ArgumentParser:
     im2rec.add_im2rec(commands.add_parser("im2rec", help="record files from images"))
     im2rec.add_rec2idx(commands.add_parser("rec2idx", help="the index of a record file"))
     add_launch(commands.add_parser("launch", help="a program as the workers of a job"))
+    add_simulate(commands.add_parser("simulate", help="what more machines would do"))
     return top
 
 

@@ -284,6 +284,37 @@ def _panel_values(samples: Sequence[Any], column: str, per_second: bool) -> list
     return [getattr(s, column) for s in samples]
 
 
+def plot_scaling(
+    rows: Sequence[Mapping[str, Any]], path: str | Path, lines: Sequence[str], title: str = ""
+) -> None:
+    """Efficiency and throughput by machines, one line per policy, with what they rest on below.
+
+    Args:
+        rows: of `simulate.sweep`.
+        path: file to write.
+        lines: what is printed below.
+        title: over the picture.
+    """
+    matplotlib = extras.load("matplotlib", "plot_scaling")
+    matplotlib.use("Agg")
+    pyplot = extras.load("matplotlib.pyplot", "plot_scaling")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2 + 0.16 * len(lines)))
+    for label in dict.fromkeys(row.get("label", row["policy"]) for row in rows):
+        own = [row for row in rows if row.get("label", row["policy"]) == label]
+        machines = [row["machines"] for row in own]
+        left.plot(machines, [100 * row["efficiency"] for row in own], "o-", label=label)
+        right.plot(machines, [row["throughput"] for row in own], "o-", label=label)
+    left.set(xlabel="machines", ylabel="efficiency (%)", xscale="log", ylim=(0, 105))
+    right.set(xlabel="machines", ylabel="batches per second", xscale="log", yscale="log")
+    left.legend(fontsize=8)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
+    figure.tight_layout(rect=(0, 0.035 * len(lines), 1, 1))
+    figure.text(0.02, 0.01, "\n".join(lines), fontsize=7, family="monospace")
+    _save(figure, path)
+
+
 def draw_network(symbol: Symbol, shape: Mapping[str, tuple[int, ...]], stem: Path) -> Path:
     """Draws the network beside `stem`: ``.png`` where Graphviz's ``dot`` is installed, else a
     ``.png`` drawn with matplotlib, so that no system package is needed.

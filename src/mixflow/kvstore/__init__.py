@@ -3,5 +3,6 @@
 from .base import KVStore, KVStoreBase, create
 from .dist import DistKVStore
 from .local import LocalKVStore
+from .table import Table
 
-__all__ = ["DistKVStore", "KVStore", "KVStoreBase", "LocalKVStore", "create"]
+__all__ = ["DistKVStore", "KVStore", "KVStoreBase", "LocalKVStore", "Table", "create"]

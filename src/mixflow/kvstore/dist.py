@@ -463,7 +463,7 @@ class DistKVStore(KVStore):
         self._optimizer = optimizer
         if self._rank == 0:
             self._sent_rate = None if optimizer.lr_scheduler else optimizer.lr
-            self._configure("optimizer", text)
+            self.configure("optimizer", text)
         self.barrier()
 
     def _send_rate(self) -> None:
@@ -479,7 +479,12 @@ class DistKVStore(KVStore):
             lambda client, now: client.configure(self._servers, "learning_rate", rate, now),
         )
 
-    def _configure(self, setting: str, value: dict[str, Any]) -> None:
+    def configure(self, setting: str, value: dict[str, Any]) -> None:
+        """Changes a setting on every server, and waits until they have it.
+
+        Raises:
+            MixflowError: the servers do not know it, or do not answer within the deadline.
+        """
         self._wait(
             setting, lambda client, now: client.configure(self._servers, setting, value, now)
         )

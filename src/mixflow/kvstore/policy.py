@@ -150,7 +150,11 @@ class Policy:
         return last + 1
 
     def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
-        """Whether a worker that has pushed `clock` steps may read now."""
+        """Whether a worker that has pushed `clock` steps may read now: nobody is `missing`.
+
+        Asked for every waiting reader after every push, so policies override it by something that
+        does not walk over a thousand members.
+        """
         return not self.missing(progress, members, worker, clock)
 
     def missing(
@@ -184,11 +188,17 @@ class Sync(Policy):
         """True when all that are expected have pushed."""
         step = progress.version
         got = progress.rounds.get(step, set())
-        expected = {w for w, m in members.items() if m.expects(step)}
-        if expected or got:
-            return bool(got) and expected <= got
+        # Ends at the first who is missing: asked after every push.
+        if any(w not in got and m.expects(step) for w, m in members.items()):
+            return False
+        if got:
+            return True
         # Nobody takes part in this step any more: go on where a later one is under way.
         return any(later > step for later in progress.rounds)
+
+    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+        """Whether the round before `clock` is closed."""
+        return progress.version >= clock
 
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int
@@ -244,6 +254,16 @@ class Bounded(Async):
         if self.staleness < 0:
             raise ParamError(f"[dist_ssp] expected a staleness >= 0, got {self.staleness}")
 
+    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+        """Ends at the first worker that is too far behind."""
+        if progress.clock(worker, members) < clock:
+            return False
+        bound = clock - self.staleness
+        return not any(
+            progress.clock(w, members) < bound and member.expects(progress.clock(w, members))
+            for w, member in members.items()
+        )
+
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int
     ) -> frozenset[int]:
@@ -298,6 +318,10 @@ class Backup(Policy):
     def next_step(self, last: int, version: int) -> int:
         """The version that was read, if that is ahead."""
         return max(last + 1, version)
+
+    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+        """Whether the round before `clock` is closed."""
+        return progress.version >= clock
 
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int

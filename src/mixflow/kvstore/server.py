@@ -44,6 +44,7 @@ from .messages import (
 )
 from .policy import Member, Part, Policy, Progress, Verdict
 from .row_gradients import RowGradient, chosen
+from .rules import Rules
 from .sharding import Directory
 
 __all__ = ["Add", "Applier", "Assign", "Ledger", "Memory", "Shard"]
@@ -145,9 +146,11 @@ class Reader:
 
 @dataclass(slots=True)
 class Slot:
-    """A slice: value, progress, the sums of open rounds, and who waits for what."""
+    """A slice: value, its rule, progress, the sums of open rounds, and who waits for what."""
 
     value: Array
+    policy: Policy
+    applier: Applier
     progress: Progress = field(default_factory=Progress)
     sums: dict[int, Sum] = field(default_factory=dict)
     pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
@@ -188,6 +191,7 @@ class Shard:
         self.name = name
         self.policy = policy
         self.applier = applier
+        self._rules = Rules(policy, applier, Add())
         self.ledger = ledger or Memory()
         self.arena = arena or PlainArena()
         self.deadline = deadline
@@ -235,8 +239,8 @@ class Shard:
             if self.directory is not None:
                 self.directory.restore(roster["directory"])
         for key, value, states, progress in self.ledger.slices():
-            self.slots[key] = Slot(copied(self.arena, value), progress)
-            self.applier.restore(key, states)
+            slot = self.slots[key] = Slot(copied(self.arena, value), *self._rules.of(key), progress)
+            slot.applier.restore(key, states)
 
     def move_values(self, arena: Arena) -> None:
         """Keeps the values in another arena from now on."""
@@ -249,7 +253,7 @@ class Shard:
 
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
-            self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
+            self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
 
     def _commit_roster(self) -> None:
         members = [(w, m.first) for w, m in sorted(self.members.items())]
@@ -271,7 +275,7 @@ class Shard:
         """
         if (setting, value) in self._settings:
             return
-        self.applier.configure(setting, value)
+        self._rules.configure(setting, value)
         self._settings = [kept for kept in self._settings if kept[0] != setting]
         self._settings.append((setting, value))
 
@@ -337,7 +341,10 @@ class Shard:
         )
 
     def _missing(self, slot: Slot, reader: Reader) -> frozenset[int]:
-        return self.policy.missing(slot.progress, self.members, reader.worker, reader.clock)
+        return slot.policy.missing(slot.progress, self.members, reader.worker, reader.clock)
+
+    def _may_read(self, slot: Slot, reader: Reader) -> bool:
+        return slot.policy.may_read(slot.progress, self.members, reader.worker, reader.clock)
 
     def _send(self, to: str, message: Message) -> None:
         self._out.append((to, message))
@@ -364,7 +371,7 @@ class Shard:
     def _init(self, message: Init, now: float) -> None:
         for key, value in message.values.items():
             if key not in self.slots:
-                slot = Slot(copied(self.arena, value))
+                slot = Slot(copied(self.arena, value), *self._rules.of(key))
                 slot.readers = self._early.pop(key, [])
                 self.slots[key] = slot
                 self._commit(key, slot)
@@ -418,8 +425,8 @@ class Shard:
         return values if isinstance(values, RowGradient) else values.reshape(-1)
 
     def _verdicts(self, key: str, parts: Iterable[Part]) -> list[Verdict]:
-        progress = self.slots[key].progress
-        return [self.policy.verdict(progress, part, self.members) for part in parts]
+        slot = self.slots[key]
+        return [slot.policy.verdict(slot.progress, part, self.members) for part in parts]
 
     @staticmethod
     def _seen(parts: Iterable[Part], verdicts: Iterable[Verdict]) -> tuple[Part, ...]:
@@ -442,9 +449,9 @@ class Shard:
         """Takes new parts; True when they are applied and durable at once."""
         slot = self.slots[key]
         steps = {part.step for part in parts}
-        if not self.policy.rounds:
-            self.applier.apply(key, self._writable(slot), values, len(parts))
-            self.policy.admit(slot.progress, parts, self.members)
+        if not slot.policy.rounds:
+            slot.applier.apply(key, self._writable(slot), values, len(parts))
+            slot.policy.admit(slot.progress, parts, self.members)
             self._commit(key, slot)
             return True
         if len(steps) != 1:
@@ -453,7 +460,7 @@ class Shard:
                 f"steps {sorted(steps)}"
             )
         step = steps.pop()
-        self.policy.admit(slot.progress, parts, self.members)
+        slot.policy.admit(slot.progress, parts, self.members)
         slot.sums.setdefault(step, Sum(wide(slot.value.dtype))).add(values)
         self._await(slot, step, message)
         return False
@@ -546,10 +553,10 @@ class Shard:
         ready: dict[tuple[str, int], dict[str, Array | None]] = {}
         for key in keys:
             slot = self.slots[key]
-            while self.policy.complete(slot.progress, self.members):
+            while slot.policy.complete(slot.progress, self.members):
                 for request in self._close(key, slot):
                     confirmed.setdefault(request, []).append(key)
-            for reader in [r for r in slot.readers if not self._missing(slot, r)]:
+            for reader in [r for r in slot.readers if self._may_read(slot, r)]:
                 slot.readers.remove(reader)
                 ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), done in confirmed.items():
@@ -577,7 +584,7 @@ class Shard:
         merged = slot.sums.pop(step, None)
         if merged is not None:
             self._update(key, slot, merged, len(slot.progress.rounds[step]))
-        self.policy.close(slot.progress)
+        slot.policy.close(slot.progress)
         if self.deferring and slot.value.nbytes >= DEFER_BYTES:
             self._uncommitted[key] = slot
         else:
@@ -585,10 +592,10 @@ class Shard:
         return slot.pushes.pop(step, [])
 
     def _update(self, key: str, slot: Slot, merged: Sum, count: int) -> None:
-        if self.applier.replaces:
+        if slot.applier.replaces:
             merged.into(self._writable(slot, keep=False))
         else:
-            self.applier.apply(key, self._writable(slot), merged.result(), count)
+            slot.applier.apply(key, self._writable(slot), merged.result(), count)
 
     def _writable(self, slot: Slot, keep: bool = True) -> Array:
         """The slice's value to be written: another copy while a peer of this host reads it (its

@@ -8,12 +8,11 @@ modelled; every message is handled by the code that real processes run.
 
 from __future__ import annotations
 
-import copy
 import heapq
 import itertools
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -74,6 +73,14 @@ class Node:
     received: int = 0
 
 
+def _copied(message: Message) -> Message:
+    """What the receiver gets: a shard's values change with its next push, all else stays."""
+    if not isinstance(message, Values):
+        return message
+    values = {key: value.copy() for key, value in message.values.items()}
+    return replace(message, values=values)
+
+
 class World:
     """Events in time order, and the network between nodes. Deterministic by `seed`."""
 
@@ -107,6 +114,10 @@ class World:
                 raise MixflowError(f"[simulator] expected an end within {limit:g} s, got none")
             action()
 
+    def compute(self, name: str, seconds: float, then: Callable[[], None]) -> None:
+        """Runs `then` when a node has computed for some time."""
+        self.at(self.now + seconds, then)
+
     def size(self, message: Message) -> int:
         """Bytes of a message on the wire."""
         total = HEADER_BYTES
@@ -121,7 +132,7 @@ class World:
 
     def send(self, sender: str, to: str, message: Message) -> None:
         """Puts a copy of a message on its way, with the network's faults."""
-        message = copy.deepcopy(message)
+        message = _copied(message)
         network, draw = self.network, self.random.random
         if network.lose and draw() < network.lose:
             self.lost += 1
@@ -154,7 +165,8 @@ class Job:
     """What every worker does: `steps` times compute, push all slices, read them back.
 
     `gradient` gives (worker, step, values read) -> gradients by slice; `seconds` the computing
-    time of (worker, step, random). `start` holds the first values.
+    time of (worker, step, random). `start` holds the first values. `tables` gives the staleness of
+    keys that are tables (under `Bounded`).
     """
 
     start: Mapping[str, Array]
@@ -162,6 +174,7 @@ class Job:
     gradient: Callable[[int, int, Mapping[str, Array]], Mapping[str, Array]]
     seconds: Callable[[int, int, random.Random], float]
     on_read: Callable[[int, int, Mapping[str, Array]], None] | None = None
+    tables: Mapping[str, int] = field(default_factory=dict)
 
 
 class SimulatedServer:
@@ -181,9 +194,9 @@ class SimulatedServer:
         self._arm()
 
     def _arm(self) -> None:
-        """Wakes the shard at its next deadline."""
-        due = self.shard.next_deadline()
-        if due is not None and due != self._due:
+        """Wakes the shard at its next deadline; one that is set already comes no later."""
+        due = self.shard.next_deadline() if self._due is None else None
+        if due is not None:
             self._due = due
             self.world.at(due + 1e-3, self._tick)
 
@@ -240,11 +253,22 @@ class SimulatedWorker:
         self.client.via = self.cluster.host_of(self.worker)
         self.waiting: tuple[Ticket, Callable[[Ticket], None]] | None = None
         self.leaving = False
+        self._timer = -1.0
 
     def start(self) -> None:
-        """Initialises, joins, reads, and goes on with the first step."""
+        """Declares tables, initialises, joins, reads, and goes on with the first step."""
+        self._declare(list(self.cluster.job.tables.items()))
+
+    def _declare(self, tables: list[tuple[str, int]]) -> None:
+        """One after the other: a setting that comes after a later one is ignored."""
         now = self.world.now
-        self._await(self.client.init(self.cluster.job.start, now), self._join)
+        if not tables:
+            self._await(self.client.init(self.cluster.job.start, now), self._join)
+            return
+        (key, staleness), *rest = tables
+        value = {"staleness": staleness}
+        told = self.client.configure(self.cluster.server_names, f"table {key}", value, now)
+        self._await(told, lambda ticket: self._declare(rest))
 
     def _join(self, ticket: Ticket) -> None:
         joined = self.client.join(self._peers(), self.step, 2 * self.life, self.world.now)
@@ -264,9 +288,13 @@ class SimulatedWorker:
         self.step = self._clock()
         if self.step >= self.cluster.job.steps:
             return self._leave()
-        life, took = self.life, self.cluster.job.seconds(self.worker, self.step, self.world.random)
-        self.world.at(self.world.now + took, lambda: self._push(life))
-        return None
+        took = self.cluster.job.seconds(self.worker, self.step, self.world.random)
+        return self._work(took)
+
+    def _work(self, seconds: float) -> None:
+        """Computes a step, then pushes it."""
+        life = self.life
+        self.world.compute(self.name, seconds, lambda: self._push(life))
 
     def _clock(self) -> int:
         """Steps done: of a policy that drops late pushes, the version that was read."""
@@ -322,8 +350,10 @@ class SimulatedWorker:
                 then(ticket)
 
     def _arm(self) -> None:
+        """Wakes the client when it has something to repeat; one timer at a time."""
         life, time = self.life, self.client.next_time()
-        if time is not None:
+        if time is not None and not self.world.now < self._timer <= time:
+            self._timer = time
             self.world.at(time, lambda: self._tick(life))
 
     def _tick(self, life: int) -> None:
@@ -333,6 +363,8 @@ class SimulatedWorker:
         if due is not None and due <= self.world.now:
             self.client.tick(self.world.now)
             self._flush()
+        else:
+            self._arm()
 
     def crash(self, restart: float | None) -> None:
         """Loses everything in memory; a restarted worker asks the servers how far it was."""
@@ -360,7 +392,7 @@ class SimulatedWorker:
 
     def _resume(self, ticket: Ticket) -> None:
         self.step = self.client.resume(ticket.reports, rounds=self.cluster.policy.rounds)
-        self._await(self.client.init(self.cluster.job.start, self.world.now), self._join)
+        self.start()
 
 
 class Cluster:
@@ -372,6 +404,7 @@ class Cluster:
         policy: Policy,
         *,
         workers: int,
+        processes: int | None = None,
         servers: int = 1,
         network: Network | None = None,
         applier: Callable[[], Applier],
@@ -383,6 +416,8 @@ class Cluster:
         durable: bool = True,
         hosts: int = 0,
         merge_seconds: float = 2.0,
+        world: World | None = None,
+        worker_type: Callable[[Cluster, int], SimulatedWorker] = SimulatedWorker,
     ) -> None:
         self.job = job
         self.policy = policy
@@ -390,7 +425,7 @@ class Cluster:
         self.deadline = deadline
         self.detect = detect
         self.trace = Trace()
-        self.world = World(network or Network(), seed, bytes_of)
+        self.world = world or World(network or Network(), seed, bytes_of)
         self.server_names = [f"server{i}" for i in range(servers)]
         order = {key: i for i, key in enumerate(sorted(job.start))}
         self._home = {key: self.server_names[i % servers] for key, i in order.items()}
@@ -417,7 +452,8 @@ class Cluster:
         self.hosts = {
             f"host{i}": SimulatedHost(self, f"host{i}", merge_seconds) for i in range(hosts)
         }
-        self.workers = [SimulatedWorker(self, w) for w in range(workers)]
+        # Fewer processes than workers: those of a host push as one.
+        self.workers = [worker_type(self, w) for w in range(processes or workers)]
 
     def host_of(self, worker: int) -> str | None:
         """Host of a worker, where hosts merge."""

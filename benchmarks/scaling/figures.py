@@ -1,0 +1,209 @@
+"""Figures of scaling: machines by policy, and the GoogLeNet figure of the MXNet paper.
+
+    python benchmarks/scaling/figures.py [--seed 0]
+
+Reads benchmarks/results/scaling.json (calibrate.py) and scaling-convergence.json (convergence.py);
+writes benchmarks/results/scaling-figures.json, docs/images/scaling.png, docs/images/googlenet.png
+and the tables between the markers of docs/scaling.md. A policy for which the model has not
+foretold two and three workers here is not drawn; the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import update_tables  # noqa: E402 - the markers of generated tables
+from mixflow import models, simulate, visualization  # noqa: E402
+from mixflow.errors import MixflowError  # noqa: E402
+from mixflow.kvstore.costs import Spread, Workload, read  # noqa: E402
+from mixflow.kvstore.policy import Backup, Bounded, Sync  # noqa: E402
+from mixflow.kvstore.simulator import Network  # noqa: E402
+
+RESULTS, IMAGES = HERE.parent / "results", ROOT / "docs" / "images"
+DOCUMENT = ROOT / "docs" / "scaling.md"
+#: Chen et al., 2015, section 4: seconds of a pass over ILSVRC12 on one machine of four devices and
+#: on ten; 36 images per device and batch; 1,281,167 images (ILSVRC12's training set).
+PAPER = {1: 14_000.0, 10: 1_400.0}
+ILSVRC12, DEVICES, BATCH = 1_281_167, 4, 36
+MACHINES = (1, 2, 5, 10, 30, 100, 300, 1000)
+NETWORK = Network(latency=50e-6, bandwidth=1.25e9)
+CORES = 8
+
+
+def inception(overlapped: bool) -> Workload:
+    """A step of one device: the paper's seconds, the bytes of Inception with batch normalisation.
+
+    Overlapped: gradients come one after the other, from the last layer to the first, in the second
+    two thirds of the step; else all at its end.
+    """
+    symbol = models.NETWORKS["inception-bn"]()
+    shapes, _, _ = symbol.infer_shape(data=(BATCH, 3, 224, 224))
+    sizes = [
+        4 * int(np.prod(shape))
+        for name, shape in zip(symbol.list_arguments(), shapes, strict=True)
+        if name not in ("data", "softmax_label")
+    ]
+    seconds = PAPER[1] * DEVICES * BATCH / ILSVRC12
+    count = len(sizes)
+    # In ten groups: what is ready at nearly the same time travels together.
+    ready = [round(1 - 2 / 3 * (10 * k // count + 0.5) / 10, 3) for k in range(count)]
+    return Workload(
+        "inception-bn", seconds, tuple(sizes), tuple(ready) if overlapped else (), Spread(0.03)
+    )
+
+
+def sweeps(parameters: dict, seed: int) -> tuple[list[dict], list[str]]:
+    """Rows of every case, and why others are missing."""
+    calm = inception(overlapped=True)
+    slow = replace(calm, spread=Spread(0.03, 0.01, 3.0))
+    # The same bytes on devices ten times faster than those of 2015: communication matters.
+    fast = replace(calm, name="inception-bn, 10 x faster devices", seconds=calm.seconds / 10)
+    cases = {
+        "dist_sync": (calm, Sync(), 0.0),
+        "dist_sync, stragglers": (slow, Sync(), 0.0),
+        "dist_backup 95 %, stragglers": (slow, Backup(), 0.0),
+        "dist_ssp s=3, stragglers": (slow, Bounded(3), 0.0),
+        "dist_sync, 10 x faster devices": (fast, Sync(), 0.0),
+        "dist_sync, 0.1 % lost": (calm, Sync(), 0.001),
+    }
+    rows, missing = [], []
+    for label, (workload, policy, lose) in cases.items():
+        machines = [m for m in MACHINES if not lose or m <= 100]
+        try:
+            made = simulate.sweep(
+                parameters, workload, [policy], machines, seed, CORES, devices=DEVICES, steps=6,
+                network=replace(NETWORK, lose=lose), on_devices=True,
+            )  # fmt: skip
+        except MixflowError as error:
+            missing.append(f"{label}: {error}")
+            continue
+        rows += [{**row, "label": label} for row in made]
+        print(label, [round(row["efficiency"], 3) for row in made], flush=True)
+    return rows, missing
+
+
+def passes(parameters: dict, seed: int) -> list[dict]:
+    """Seconds of a pass over ILSVRC12 on 1 and 10 machines."""
+    rows = []
+    for overlapped in (False, True):
+        made = simulate.sweep(
+            parameters, inception(overlapped), [Sync()], (1, 10), seed, CORES, devices=DEVICES,
+            steps=12, network=NETWORK, on_devices=True,
+        )  # fmt: skip
+        rows += [
+            {**row, "pass_seconds": ILSVRC12 / BATCH / row["throughput"],
+             "paper": PAPER[row["machines"]]} for row in made
+        ]  # fmt: skip
+    return rows
+
+
+def draw(found: dict, convergence: dict, lines: list[str]) -> None:
+    """The paper's figure: seconds of a pass, and accuracy by passes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 5.6))
+    kinds = {"paper": "paper (GK104 devices)", False: "model, no overlap", True: "model, overlap"}
+    for number, (kind, label) in enumerate(kinds.items()):
+        own = [r for r in found["passes"] if kind == "paper" or r["overlapped"] == kind][:2]
+        heights = [r["paper" if kind == "paper" else "pass_seconds"] for r in own]
+        bars = left.bar(np.arange(2) + 0.27 * (number - 1), heights, 0.25, label=label)
+        left.bar_label(bars, [f"{h:,.0f}" for h in heights], fontsize=7)
+    left.set(yscale="log", xticks=[0, 1], ylabel="seconds of a pass over ILSVRC12",
+             title="1.28 million images, 4 devices per machine")  # fmt: skip
+    left.set_xticklabels(["1 machine", "10 machines"])
+    left.legend(fontsize=8)
+    for run in convergence["runs"]:
+        numbers = range(1, 1 + len(run["accuracy"]))
+        right.plot(numbers, [100 * a for a in run["accuracy"]], "o-", label=run["name"])
+    right.set(xlabel="passes", ylabel="test accuracy (%)",
+              title="a small Inception-BN on Fashion-MNIST")  # fmt: skip
+    right.legend(fontsize=8)
+    right.grid(alpha=0.3)
+    figure.tight_layout(rect=(0, 0.03 * len(lines), 1, 1))
+    figure.text(0.02, 0.01, "\n".join(lines), fontsize=7, family="monospace")
+    figure.savefig(IMAGES / "googlenet.png", dpi=80)
+    pyplot.close(figure)
+
+
+def table(parameters: dict, found: dict, convergence: dict) -> str:
+    """Markdown."""
+    lines = [
+        "| policy | workload | workers | measured ms | model ms | off |",
+        "| --- | --- |" + " ---: |" * 4,
+    ]
+    lines += [
+        f"| {r['policy']} | {r['workload']} | {r['workers']} | {1e3 * r['measured']:.2f} | "
+        f"{1e3 * r['model']:.2f} | {100 * r['off']:+.0f} % |"
+        for r in parameters["check"]
+    ]
+    lines += ["", "Efficiency, % (machines across):", ""]
+    lines += ["| | " + " | ".join(map(str, MACHINES)) + " |", "| --- |" + " ---: |" * len(MACHINES)]
+    for label in dict.fromkeys(r["label"] for r in found["machines"]):
+        own = {r["machines"]: r for r in found["machines"] if r["label"] == label}
+        cells = [f"{100 * own[m]['efficiency']:.1f}" if m in own else "" for m in MACHINES]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    lines += ["", *(f"Not shown: {text}." for text in found["missing"])]
+    lines += [
+        "",
+        "| a pass over ILSVRC12 | 1 machine, s | 10 machines, s | ratio |",
+        "| --- |" + " ---: |" * 3,
+    ]
+    lines.append(f"| paper | {PAPER[1]:,.0f} | {PAPER[10]:,.0f} | {PAPER[1] / PAPER[10]:.2f} |")
+    for kind in (False, True):
+        one, ten = (r["pass_seconds"] for r in found["passes"] if r["overlapped"] == kind)
+        label = "model, overlapped" if kind else "model, not overlapped"
+        lines.append(f"| {label} | {one:,.0f} | {ten:,.0f} | {one / ten:.2f} |")
+    count = max(len(r["accuracy"]) for r in convergence["runs"])
+    numbers = " | ".join(str(n + 1) for n in range(count))
+    lines += ["", f"| test accuracy after pass | {numbers} |",
+              "| --- |" + " ---: |" * count]  # fmt: skip
+    for run in convergence["runs"]:
+        cells = [f"{100 * a:.1f}" for a in run["accuracy"]]
+        lines.append(f"| {run['name']} | " + " | ".join(cells) + " |")
+    lines += ["", "Parameters:", "", *(f"    {text}" for text in found["premises"])]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tables", action="store_true", help="draw again what the JSON holds")
+    args = parser.parse_args()
+    parameters = read(RESULTS / "scaling.json")
+    convergence = json.loads((RESULTS / "scaling-convergence.json").read_text())
+    target = RESULTS / "scaling-figures.json"
+    if args.tables:
+        found = json.loads(target.read_text())
+    else:
+        rows, missing = sweeps(parameters, args.seed)
+        found = {"machines": rows, "missing": missing, "passes": passes(parameters, args.seed)}
+        found["premises"] = [
+            *simulate.premises(parameters, rows),
+            f"modelled hosts have {CORES} cores; one server on each machine; a step of a device "
+            f"takes what the paper's pass on one machine says",
+        ]
+        target.write_text(json.dumps(found, indent=1) + "\n")
+    visualization.plot_scaling(
+        found["machines"], IMAGES / "scaling.png", found["premises"], "Inception-BN, 10 Gb/s"
+    )
+    draw(found, convergence, found["premises"])
+    text = table(parameters, found, convergence)
+    DOCUMENT.write_text(update_tables.filled(DOCUMENT.read_text(), text))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

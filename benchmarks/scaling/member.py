@@ -1,0 +1,144 @@
+"""A worker of the jobs that `calibrate.py` measures. Its task is JSON in MIXFLOW's argument list.
+
+trips: processor and wall seconds of pushes and pulls of some keys, and of the server for them.
+training: seconds of whole steps (compute, push and pull every key, wait) and of their computing.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+from workloads import compute
+
+import mixflow as mx
+
+task, out = json.loads(sys.argv[1]), Path(sys.argv[2])
+
+
+def server_clock():
+    """Reads the processor seconds of the job's server: a sibling of this process."""
+    for process in psutil.Process().parent().children():
+        if "mixflow.kvstore.serve" in process.cmdline():
+            clock = (~process.pid << 3) | 2  # Linux: processor clock of another process
+            return lambda: time.clock_gettime(clock)
+    raise SystemExit("no server beside this worker")
+
+
+class Others:
+    """Share of the processors that processes of others have used since it was made."""
+
+    def __init__(self):
+        self._ours = [(~p.pid << 3) | 2 for p in psutil.Process().parent().children()]
+        self._begin = self._now()
+
+    def _now(self):
+        busy = psutil.cpu_times()
+        total = busy.user + busy.nice + busy.system + busy.irq + busy.softirq + busy.steal
+        ours = sum(time.clock_gettime(clock) for clock in self._ours)
+        return time.perf_counter(), total - ours
+
+    def share(self):
+        """Of all cores, since the beginning."""
+        (begin, before), (end, after) = self._begin, self._now()
+        return max(0.0, (after - before) / (end - begin) / psutil.cpu_count())
+
+
+def trips(store):
+    """One row per (keys, elements, kind): seconds per round of all keys."""
+    server, rows, others = server_clock(), [], Others()
+    for keys, elements in task["cases"]:
+        names = [f"{keys}x{elements}-{k}" for k in range(keys)]
+        gradients = [mx.nd.ones((elements,)) for _ in names]
+        values = [mx.nd.zeros((elements,)) for _ in names]
+        store.init(names, values)
+
+        def push_pull(names=names, gradients=gradients, values=values):
+            for name, gradient, value in zip(names, gradients, values, strict=True):
+                store.pushpull(name, gradient, out=value)
+            mx.nd.waitall()
+
+        def pull(names=names, values=values):
+            for name, value in zip(names, values, strict=True):
+                store.pull(name, out=value)
+            mx.nd.waitall()
+
+        for kind, body in (("pushpull", push_pull), ("pull", pull)):
+            rows.append({"kind": kind, "keys": keys, "bytes": 4 * elements * keys,
+                         **measured(body, server)})  # fmt: skip
+    return rows, others.share()
+
+
+def measured(body, server):
+    """Medians over blocks of rounds, in seconds per round."""
+    for _ in range(3):
+        body()
+    begin = time.perf_counter()
+    body()
+    count = max(2, int(task["block_seconds"] / (time.perf_counter() - begin)))
+    blocks = []
+    for _ in range(task["blocks"]):
+        starts = time.perf_counter(), time.process_time(), server()
+        for _ in range(count):
+            body()
+        ends = time.perf_counter(), time.process_time(), server()
+        blocks.append([(b - a) / count for a, b in zip(starts, ends, strict=True)])
+    wall, worker, served = (statistics.median(column) for column in zip(*blocks, strict=True))
+    return {"wall": wall, "worker": worker, "server": served}
+
+
+def training(store):
+    """Wall seconds of each step and of its computing; processor seconds of worker and server."""
+    server, name, steps = server_clock(), task["workload"], task["steps"]
+    batch, gradients, weights = compute(name)
+    names = [f"{name}-{k}" for k in range(len(weights))]
+    store.init(names, weights)
+    times = []
+    for step in range(steps + 3):
+        if step == 3:
+            store.barrier()
+            others, starts = Others(), (time.process_time(), server())
+        begin = time.perf_counter()
+        batch()
+        computed = time.perf_counter()
+        for key, gradient, weight in zip(names, gradients, weights, strict=True):
+            store.pushpull(key, gradient, out=weight)
+        mx.nd.waitall()
+        times.append((computed - begin, time.perf_counter() - begin))
+    ends, share = (time.process_time(), server()), others.share()
+    store.barrier()
+    worker, served = ((b - a) / steps for a, b in zip(starts, ends, strict=True))
+    compute_seconds, step_seconds = np.array(times[3:]).T.tolist()
+    row = {"compute": compute_seconds, "step": step_seconds, "worker": worker, "server": served}
+    return row, share
+
+
+def alone():
+    """Seconds of the computing of a workload without a store."""
+    batch, _, _ = compute(task["workload"])
+    for _ in range(3):
+        batch()
+    # Those that run at the same time begin at the same time.
+    time.sleep(max(0.0, task["at"] - time.time()))
+    times, others, end = [], Others(), time.perf_counter() + task["seconds"]
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        batch()
+        times.append(time.perf_counter() - begin)
+    return {"compute": times}, others.share()
+
+
+if __name__ == "__main__":
+    if task["kind"] == "alone":
+        found, share = alone()
+        rank = task["rank"]
+    else:
+        store = mx.kv.create(task["store"])
+        store.set_optimizer(mx.optimizer.create("sgd", learning_rate=1e-6, momentum=0.9))
+        found, share = {"trips": trips, "training": training}[task["kind"]](store)
+        rank = store.rank
+        store.close()
+    (out / f"rank{rank}.json").write_text(json.dumps({"found": found, "others": share}))
