@@ -72,6 +72,8 @@ class Ahead(Generic[T]):
         with shared.changed:
             while not shared.items:
                 if shared.ended is not None and not shared.stopped:
+                    if isinstance(shared.ended, StopIteration):
+                        raise StopIteration  # a kept one would keep its frames, and this object
                     raise shared.ended
                 if shared.stopped or not self._thread.is_alive():
                     raise MixflowError(
