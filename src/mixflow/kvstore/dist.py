@@ -425,8 +425,14 @@ class DistKVStore(KVStoreBase):
         others must not go on without its part."""
         if getattr(sys, "last_value", None) is not None:
             self.abandon()
-        else:
+            return
+        try:
             self.close()
+        except Exception as error:
+            # An error in an exit hook leaves the exit code 0: the job would take it for an end.
+            sys.stdout.flush()
+            print(f"mixflow: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def abandon(self) -> None:
         """Ends the connection without a word: to the servers the worker is lost, not done."""
@@ -439,6 +445,9 @@ class DistKVStore(KVStoreBase):
             return
         self._closed = True
         try:
+            # The last pushes may still wait for their gradients, unknown to the link.
+            for known in self._keys.values():
+                known.tag.wait()
             self._link.settle(2 * self.options.deadline)
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._servers, epoch, now))
