@@ -9,20 +9,24 @@ ends when its values have come, and holds no worker while it waits.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import _rt
-from ..errors import MixflowError, ShapeError
+from ..errors import MixflowError, MXNetError, ShapeError
+from ..files import write_atomically
 from ..ndarray import NDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
+from . import states
 from .base import KVStoreBase, as_arrays, check_new, lookup, pairs
 from .client import Client, Ticket
 from .compression import Compression
@@ -351,14 +355,36 @@ class DistKVStore(KVStoreBase):
         self._compression = Compression.from_params(compression_params)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """The states lie on the servers.
+        """Fetches the optimizer's states from the servers and writes them to a file, in the form
+        of a store of one process. The file appears whole or not at all.
 
         Raises:
-            MixflowError: always.
+            MixflowError: no optimizer is set, or no answer within the deadline.
         """
-        raise MixflowError("[kvstore] expected a store of one process to save states, got a job's")
+        optimizer = self._needed_optimizer()
+        keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
+        slices = [piece.name for entry, _ in keys.values() for piece in entry.slices]
+        self._wait_for_pushes()  # pushes of this worker come before
+        found = self._wait("states", lambda c, now: c.fetch_states(slices, now)).values
+        write_atomically(fname, states.to_archive(optimizer, keys, found))
 
-    load_optimizer_states = save_optimizer_states
+    def load_optimizer_states(self, fname: str) -> None:
+        """Gives the servers the states of a file that `save_optimizer_states` wrote, here or in a
+        store of one process. One worker's call is enough; the same by others changes nothing.
+
+        Raises:
+            FormatError: damaged, or states of other shapes.
+            MixflowError: no optimizer is set, or no answer within the deadline.
+        """
+        optimizer = self._needed_optimizer()
+        keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
+        found = states.from_archive(optimizer, keys, Path(fname).read_bytes())
+        self._wait("states", lambda c, now: c.put_states(found, now))
+
+    def _needed_optimizer(self) -> Optimizer:
+        if self._optimizer is None:
+            raise MixflowError("[kvstore] expected an optimizer, got none; call set_optimizer")
+        return self._optimizer
 
     def set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
         """Updaters run in one process only.
@@ -427,6 +453,7 @@ class DistKVStore(KVStoreBase):
             self.abandon()
             return
         try:
+            self._wait_for_pushes()
             self.close()
         except Exception as error:
             # An error in an exit hook leaves the exit code 0: the job would take it for an end.
@@ -439,15 +466,23 @@ class DistKVStore(KVStoreBase):
         self._closed = True
         self._link.close()
 
+    def _wait_for_pushes(self) -> None:
+        """The last pushes may still wait for their gradients, unknown to the link.
+
+        Raises:
+            MixflowError: a push or pull of a key has failed.
+        """
+        for known in self._keys.values():
+            known.tag.wait()
+
     def close(self) -> None:
         """Waits until every push is confirmed, and leaves the job. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         try:
-            # The last pushes may still wait for their gradients, unknown to the link.
-            for known in self._keys.values():
-                known.tag.wait()
+            with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
+                self._wait_for_pushes()
             self._link.settle(2 * self.options.deadline)
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._servers, epoch, now))

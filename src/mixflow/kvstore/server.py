@@ -11,11 +11,9 @@ caller passes the time. Not thread-safe; one caller at a time.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +26,7 @@ from .messages import (
     Done,
     Enter,
     Failed,
+    FetchStates,
     Gradient,
     Init,
     Join,
@@ -37,142 +36,24 @@ from .messages import (
     Placed,
     Pull,
     Push,
+    PutStates,
+    Query,
     Received,
     Refused,
     Report,
+    States,
+    Unknown,
     Values,
+    join_name,
+    split_name,
 )
-from .policy import Member, Part, Policy, Progress, Verdict
+from .policy import Member, Part, Policy, Verdict
 from .sharding import Directory
+from .slots import Add, Applier, Assign, Ledger, Memory, Reader, Slot, add_reader
+
+__all__ = ["Add", "Applier", "Assign", "Ledger", "Memory", "Outgoing", "Shard"]
 
 Outgoing = list[tuple[str, Message]]
-
-
-class Applier(Protocol):
-    """Turns a merged gradient into a new value. Owned by one shard."""
-
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Updates `value` (flat, in place) with `merged` (same shape), a sum of `count` parts."""
-
-    def configure(self, setting: str, value: dict[str, Any]) -> None:
-        """Takes a setting of `Configure`.
-
-        Raises:
-            MixflowError: unknown setting or bad value.
-        """
-
-    def states(self, key: str) -> dict[str, Array]:
-        """What it keeps for a slice (momentum and the like) by name; its own arrays."""
-
-    def restore(self, key: str, states: dict[str, Array]) -> None:
-        """Takes back what `states` gave; it may keep the arrays."""
-
-
-class Ledger(Protocol):
-    """Keeps a shard's committed state; `Memory` forgets it with the process."""
-
-    #: Whether anything is kept: else a shard need not collect the states of its optimizer.
-    durable: bool
-
-    def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
-        """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
-
-    def commit_roster(self, roster: dict[str, Any]) -> None:
-        """Makes the membership and the settings the durable ones (plain JSON values)."""
-
-    def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
-        """What `commit` has kept: key, value, states, progress."""
-
-    def roster(self) -> dict[str, Any] | None:
-        """What `commit_roster` has kept, or None."""
-
-
-class Memory:
-    """A ledger in this process's memory; it outlives a shard only in the simulator.
-
-    `keep=False` keeps nothing: the shard's own arrays are then all there is.
-    """
-
-    def __init__(self, keep: bool = False) -> None:
-        self.durable = keep
-        self._slices: dict[str, tuple[Array, dict[str, Array], dict[str, Any]]] = {}
-        self._roster: dict[str, Any] | None = None
-
-    def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
-        """Copies the slice's state."""
-        if self.durable:
-            copied = {name: state.copy() for name, state in states.items()}
-            self._slices[key] = (value.copy(), copied, progress.to_json())
-
-    def commit_roster(self, roster: dict[str, Any]) -> None:
-        """Keeps the roster."""
-        if self.durable:
-            self._roster = copy.deepcopy(roster)
-
-    def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
-        """Copies of what was committed."""
-        for key, (value, states, progress) in self._slices.items():
-            kept = {name: state.copy() for name, state in states.items()}
-            yield key, value.copy(), kept, Progress.from_json(progress)
-
-    def roster(self) -> dict[str, Any] | None:
-        """What was committed, or None."""
-        return copy.deepcopy(self._roster)
-
-
-class Assign:
-    """No optimizer: a round's sum replaces the value, as in a store without an updater."""
-
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Copies the merged gradient over the value."""
-        value[...] = merged
-
-    def configure(self, setting: str, value: dict[str, Any]) -> None:
-        """Takes no setting."""
-        raise MixflowError(f"[kvstore server] expected an applier with settings, got {setting!r}")
-
-    def states(self, key: str) -> dict[str, Array]:
-        """Keeps nothing."""
-        return {}
-
-    def restore(self, key: str, states: dict[str, Array]) -> None:
-        """Keeps nothing."""
-
-
-class Add(Assign):
-    """Additive values: a table's increments."""
-
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
-        """Adds the merged increments to the value."""
-        value += merged
-
-
-@dataclass(slots=True)
-class Reader:
-    """A read that waits: who asked, under which number, at which clock, since when."""
-
-    sender: str
-    number: int
-    worker: int
-    clock: int
-    since: float
-
-
-@dataclass(slots=True)
-class Slot:
-    """A slice: value, progress, the sums of open rounds, and who waits for what."""
-
-    value: Array
-    progress: Progress = field(default_factory=Progress)
-    sums: dict[int, Array] = field(default_factory=dict)
-    pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    readers: list[Reader] = field(default_factory=list)
-
-
-def _add(readers: list[Reader], reader: Reader) -> None:
-    """Adds a reader. A copy of its request changes nothing, its waiting time included."""
-    if all((r.sender, r.number) != (reader.sender, reader.number) for r in readers):
-        readers.append(reader)
 
 
 def _plain(gradient: Gradient, size: int) -> Array:
@@ -229,6 +110,9 @@ class Shard:
             Enter: self._enter,
             Configure: self._configure,
             Ask: self._ask,
+            Query: self._query,
+            FetchStates: self._fetch_states,
+            PutStates: self._put_states,
         }
         self._restore()
 
@@ -380,14 +264,37 @@ class Shard:
                 continue
             elif self._open(key, gradient.parts, message):
                 continue
+            else:
+                late = self._verdicts(key, gradient.parts).count(Verdict.STALE)
+                self.slots[key].progress.stale += late
             done.append(key)
         self._send(message.sender, Received(self.name, message.number, self.incarnation))
         self._confirm(message.sender, message.number, done)
         if refused:
             self._send(message.sender, Refused(self.name, message.number, refused))
+        parts = {key: g.parts for key, g in message.gradients.items() if key not in refused}
         if message.pull:
-            self._park(message, now, refused)
+            self._park(message, parts, now)
         self._settle(message.gradients, now)
+
+    def _query(self, message: Query, now: float) -> None:
+        """Tells again what became of a push, or that it must be sent again."""
+        unknown, done = [], []
+        for key, parts in message.parts.items():
+            if key not in self.slots or Verdict.NEW in self._verdicts(key, parts):
+                unknown.append(key)
+            elif not self._open(key, parts, message):
+                done.append(key)
+        if unknown:
+            answer = Unknown(self.name, message.number, tuple(unknown), self.incarnation)
+            self._send(message.sender, answer)
+        else:
+            self._send(message.sender, Received(self.name, message.number, self.incarnation))
+        self._confirm(message.sender, message.number, done)
+        known = {key: parts for key, parts in message.parts.items() if key not in unknown}
+        if message.pull:
+            self._park(message, known, now)
+        self._settle(known, now)
 
     def _checked(self, key: str, gradient: Gradient) -> Array:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""
@@ -411,12 +318,10 @@ class Shard:
         paired = zip(parts, verdicts, strict=True)
         return tuple(part for part, verdict in paired if verdict is not Verdict.NEW)
 
-    def _open(self, key: str, parts: Iterable[Part], message: Push) -> bool:
+    def _open(self, key: str, parts: Iterable[Part], message: Message) -> bool:
         """Whether parts that were seen stand in a round that is still open; the sender is then
-        told when it closes. Late parts are counted."""
+        told when it closes."""
         slot = self.slots[key]
-        stale = [v is Verdict.STALE for v in self._verdicts(key, parts)]
-        slot.progress.stale += sum(stale)
         for part in parts:
             if part.worker in slot.progress.rounds.get(part.step, ()):
                 self._await(slot, part.step, message)
@@ -447,7 +352,7 @@ class Shard:
         return False
 
     @staticmethod
-    def _await(slot: Slot, step: int, message: Push) -> None:
+    def _await(slot: Slot, step: int, message: Message) -> None:
         waiting = slot.pushes.setdefault(step, [])
         if (message.sender, message.number) not in waiting:
             waiting.append((message.sender, message.number))
@@ -456,19 +361,18 @@ class Shard:
         if keys:
             self._send(sender, Applied(self.name, number, tuple(keys), self.incarnation))
 
-    def _park(self, message: Push, now: float, refused: Iterable[str]) -> None:
-        for key, gradient in message.gradients.items():
-            if key in refused:
-                continue
-            worker, step = gradient.parts[-1]
+    def _park(self, message: Message, parts: Mapping[str, tuple[Part, ...]], now: float) -> None:
+        """The sender of a push reads the slices once its own parts are in them."""
+        for key, pushed in parts.items():
+            worker, step = pushed[-1]
             reader = Reader(message.sender, message.number, worker, step + 1, now)
-            _add(self.slots[key].readers, reader)
+            add_reader(self.slots[key].readers, reader)
 
     def _pull(self, message: Pull, now: float) -> None:
         for key, clock in message.clocks.items():
             reader = Reader(message.sender, message.number, message.worker, clock, now)
             slot = self.slots.get(key)
-            _add(slot.readers if slot else self._early.setdefault(key, []), reader)
+            add_reader(slot.readers if slot else self._early.setdefault(key, []), reader)
         self._settle(filter(self.slots.__contains__, message.clocks), now)
 
     def _join(self, message: Join, now: float) -> None:
@@ -489,7 +393,7 @@ class Shard:
         before = self._barriers.get(message.worker, 0)
         self._barriers[message.worker] = max(before, message.count)
         reader = Reader(message.sender, message.number, message.worker, message.count, now)
-        _add(self._entered, reader)
+        add_reader(self._entered, reader)
         self._open_barrier()
 
     def _open_barrier(self) -> None:
@@ -525,6 +429,28 @@ class Shard:
     def _ask(self, message: Ask, now: float) -> None:
         report = {key: slot.progress.to_json() for key, slot in self.slots.items()}
         self._send(message.sender, Report(self.name, message.number, report, self.incarnation))
+
+    def _fetch_states(self, message: FetchStates, now: float) -> None:
+        found = {
+            join_name(key, name): state
+            for key in message.slices
+            for name, state in self.applier.states(self._checked_key(key)).items()
+        }
+        self._send(message.sender, States(self.name, message.number, found))
+
+    def _checked_key(self, key: str) -> str:
+        self._slot(key)
+        return key
+
+    def _put_states(self, message: PutStates, now: float) -> None:
+        grouped: dict[str, dict[str, Array]] = {}
+        for text, state in message.values.items():
+            key, name = split_name(text)
+            grouped.setdefault(self._checked_key(key), {})[name] = np.array(state, copy=True)
+        for key, states in grouped.items():
+            self.applier.restore(key, states)
+            self._commit(key, self.slots[key])
+        self._send(message.sender, Done(self.name, message.number))
 
     def _settle(self, keys: Iterable[str], now: float) -> None:
         """Closes the rounds that are complete, and answers the reads that have become possible:

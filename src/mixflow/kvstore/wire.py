@@ -106,7 +106,7 @@ def _rebuilt(name: str, value: Any, arrays: list[Array]) -> Any:
         return {key: _gradient(one, arrays) for key, one in value.items()}
     if name == "values":
         return {key: arrays[one] for key, one in value.items()}
-    if name == "seen":
+    if name in ("seen", "parts"):
         return {key: _parts(one) for key, one in value.items()}
     return tuple(value) if name in ("slices", "missing") and isinstance(value, list) else value
 

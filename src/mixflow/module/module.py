@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from .. import optimizer as opt
 from ..checkpoint import load_checkpoint, save_checkpoint
 from ..context import Context, cpu
 from ..errors import MixflowError, ParamError, ShapeError
-from ..files import write_atomically
 from ..initializer import InitDesc
 from ..io import DataBatch, DataDesc
 from ..ndarray import NDArray
@@ -532,8 +530,7 @@ class Module(BaseModule):
     def save_optimizer_states(self, fname: str) -> None:
         """Writes the optimizer's states; the file appears whole or not at all."""
         self._require("optimizer_initialized")
-        assert self._updater is not None
-        write_atomically(fname, self._updater.get_states())
+        stores.save_states(self._kvstore, self._updater, fname)
 
     def load_optimizer_states(self, fname: str, allow_pickle: bool = False) -> None:
         """Reads what `save_optimizer_states` wrote.
@@ -542,8 +539,7 @@ class Module(BaseModule):
             FormatError: damaged, or one of MXNet's pickles without `allow_pickle`.
         """
         self._require("optimizer_initialized")
-        assert self._updater is not None
-        self._updater.set_states(Path(fname).read_bytes(), allow_pickle)
+        stores.load_states(self._kvstore, self._updater, fname, allow_pickle)
         self._fused = None
 
     def save_checkpoint(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .. import kvstore as kvs
+from ..files import write_atomically
 from ..kvstore import DistKVStore
 from ..ndarray import NDArray
 
@@ -30,6 +32,26 @@ def parts_per_update(store: Any) -> int:
 def steps_done(store: Any) -> int:
     """Batches that this worker had trained on before it was started again."""
     return store.first_step if isinstance(store, DistKVStore) else 0
+
+
+def save_states(store: Any, updater: Any, path: str) -> None:
+    """Writes the optimizer's states: those of the servers, where they are the ones that update."""
+    if isinstance(store, DistKVStore):
+        store.save_optimizer_states(path)
+    else:
+        write_atomically(path, updater.get_states())
+
+
+def load_states(store: Any, updater: Any, path: str, allow_pickle: bool) -> None:
+    """Reads what `save_states` wrote.
+
+    Raises:
+        FormatError: damaged, or one of MXNet's pickles without `allow_pickle`.
+    """
+    if isinstance(store, DistKVStore):
+        store.load_optimizer_states(path)
+    else:
+        updater.set_states(Path(path).read_bytes(), allow_pickle)
 
 
 def fill(
