@@ -209,6 +209,44 @@ class Failed(Message):
     missing: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class Replicate(Message):
+    """A shard's committed record for the shard that stands by for it; the number orders a
+    process's records. `key` '' is the roster. Answered by `Replicated`."""
+
+    key: str = ""
+    incarnation: int = 0
+    record: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Replicated(Message):
+    """The record of this key and number, or a later one, is kept here too."""
+
+    key: str = ""
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Fetch(Message):
+    """A shard that starts in the place of a lost one asks for its records: without a key, which
+    there are. From then on records of older incarnations are refused. Answered by `Fetched`."""
+
+    incarnation: int = 0
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class Fetched(Message):
+    """One record, or (`key` None) the keys of all."""
+
+    key: str | None = None
+    keys: tuple[str, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+
+
 def join_name(key: str, name: str) -> str:
     """One text for a slice and the name of a state of it."""
     return f"{key}|{name}"

@@ -50,6 +50,7 @@ from .messages import (
 from .policy import Member, Part, Policy, Verdict
 from .sharding import Directory
 from .slots import Add, Applier, Assign, Ledger, Memory, Reader, Slot, add_reader
+from .snapshot import Capture
 
 __all__ = ["Add", "Applier", "Assign", "Ledger", "Memory", "Outgoing", "Shard"]
 
@@ -79,6 +80,7 @@ class Shard:
         give_up: bool = False,
         incarnation: int = 0,
         decode: Callable[[Gradient, int], Array] = _plain,
+        capture: Capture | None = None,
     ) -> None:
         self.name = name
         self.policy = policy
@@ -99,6 +101,8 @@ class Shard:
         self._early: dict[str, list[Reader]] = {}
         self.directory = directory
         self._decode = decode
+        #: Copies slices for snapshots.
+        self.capture = capture or Capture(policy.rounds)
         self._out: Outgoing = []
         self._handlers: dict[type[Message], Callable[[Any, float], None]] = {
             Place: self._place,
@@ -134,18 +138,20 @@ class Shard:
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
             self.ledger.commit(key, slot.value, self.applier.states(key), slot.progress)
+        self.capture.see(key, self.slots, self.applier.states, self.roster)
 
     def _commit_roster(self) -> None:
-        members = [(w, m.first) for w, m in sorted(self.members.items())]
-        self.ledger.commit_roster(
-            {
-                "members": members,
-                "epochs": sorted(self._epochs.items()),
-                "configured": sorted(self._configured.items()),
-                "settings": self._settings,
-                "directory": self.directory.to_json() if self.directory else None,
-            }
-        )
+        self.ledger.commit_roster(self.roster())
+
+    def roster(self) -> dict[str, Any]:
+        """Membership, settings and directory as plain values."""
+        return {
+            "members": [(w, m.first) for w, m in sorted(self.members.items())],
+            "epochs": sorted(self._epochs.items()),
+            "configured": sorted(self._configured.items()),
+            "settings": list(self._settings),
+            "directory": self.directory.to_json() if self.directory else None,
+        }
 
     def _set(self, setting: str, value: dict[str, Any]) -> None:
         """Takes a setting; of several for the same thing the last one is kept.
@@ -174,6 +180,9 @@ class Shard:
         """Ends waits that have passed the deadline: with an error that names the missing workers,
         or by going on without them (`give_up`)."""
         self._out = []
+        while self.capture.wanted:
+            number = self.capture.wanted.popleft()
+            self.capture.mark(number, self.slots, self.applier.states, self.roster)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
             for reader in [r for r in waiting if now - r.since > self.deadline]:

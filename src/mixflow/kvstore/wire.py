@@ -108,7 +108,7 @@ def _rebuilt(name: str, value: Any, arrays: list[Array]) -> Any:
         return {key: arrays[one] for key, one in value.items()}
     if name in ("seen", "parts"):
         return {key: _parts(one) for key, one in value.items()}
-    return tuple(value) if name in ("slices", "missing") and isinstance(value, list) else value
+    return tuple(value) if name in ("slices", "missing", "keys") and isinstance(value, list) else value
 
 
 def _gradient(value: Any, arrays: list[Array]) -> Gradient:
