@@ -34,8 +34,10 @@ from .local import LocalKVStore
 from .messages import Array, Gradient
 from .options import NAMES, StoreOptions, policy_of
 from .policy import Backup
+from .pulse import Pulse, State
 from .rendezvous import Enquirer
 from .sharding import Entry
+from .snapshot import Snapshot
 from .transport.zeromq import Call, Link
 
 #: Seconds that a job's servers may take to start.
@@ -71,7 +73,12 @@ class DistKVStore(KVStoreBase):
         options: policy, deadlines, faults.
         life: how often this worker was started before in this job.
         find: asks where the servers are now; called when one has been silent for long.
+        resumed: whether the servers have started from a snapshot.
+
+    `restored` is what this worker had saved in that snapshot (see `step_done`), or None.
     """
+
+    restored: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -82,6 +89,7 @@ class DistKVStore(KVStoreBase):
         options: StoreOptions | None = None,
         life: int = 0,
         find: Callable[[], Mapping[str, str]] | None = None,
+        resumed: bool = False,
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -105,15 +113,18 @@ class DistKVStore(KVStoreBase):
         )
         self._link = Link(client, addresses, self.options.faults, find)
         self._closed = False
+        self._resumed = resumed
+        self._pulse: Pulse | None = None
         self.first_step = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
         """Joins; a restarted worker goes on with the step that the servers lack."""
-        if life == 0 and self._rank < self._num_workers:
+        expected = self._rank < self._num_workers
+        if life == 0 and expected and not self._resumed:
             return 0  # expected from the start
         rounds = self.options.policy.rounds
         reports = self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
-        if life:
+        if life or expected:
             first = client.resume(reports, rounds=rounds)
         else:
             first = client.newcomer(reports, rounds=rounds)
@@ -442,9 +453,45 @@ class DistKVStore(KVStoreBase):
             options,
             int(found["life"]),
             lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
+            bool(found["start"]["snapshot"]),
         )
+        made._follow(found["start"], f"tcp://{host}:{port}", token)
         atexit.register(made._close_at_exit)
         return made
+
+    def _follow(self, start: Mapping[str, Any], address: str, token: str) -> None:
+        """Hears of snapshots from now on, and reads what this worker had saved in the one that
+        the job has started from."""
+        self._pulse = Pulse(
+            address,
+            token,
+            self._rank,
+            rounds=self.options.policy.rounds,
+            folder=str(start["folder"]),
+            every=int(start["every"]),
+            step=self.first_step,
+        )
+        if start["snapshot"]:
+            self.restored = Snapshot(start["snapshot"]).worker(self._rank)
+
+    def step_done(self, state: State | None = None) -> bool:
+        """Ends a step of this worker, after its pushes: the moment at which it may leave the job,
+        and at which its part of a snapshot is taken.
+
+        Args:
+            state: called where a snapshot is due: plain values (JSON) to be found in `restored`
+                after a return to it, and under 'arrays' tensors by name.
+
+        Returns:
+            Whether to go on; False: this worker was asked to leave, and should come to its end.
+
+        Raises:
+            FileError: the snapshot's folder is not writable.
+        """
+        if self._pulse is None:
+            return True
+        self._pulse.step_done(state)
+        return not self._pulse.leave
 
     def _close_at_exit(self) -> None:
         """A program that ended by an error does not leave the job: it is started again, and the
@@ -464,6 +511,8 @@ class DistKVStore(KVStoreBase):
     def abandon(self) -> None:
         """Ends the connection without a word: to the servers the worker is lost, not done."""
         self._closed = True
+        if self._pulse is not None:
+            self._pulse.close()
         self._link.close()
 
     def _wait_for_pushes(self) -> None:
@@ -487,6 +536,8 @@ class DistKVStore(KVStoreBase):
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._servers, epoch, now))
         finally:
+            if self._pulse is not None:
+                self._pulse.close()
             self._link.close()
 
     def __enter__(self) -> DistKVStore:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import MixflowError
 from ..extras import load
-from .cluster import LocalSpawner
+from .spawner import LocalSpawner
 
 LOST = -9
 PLACE_SECONDS = 60.0

@@ -160,7 +160,7 @@ def write_shard(folder: Path, server: str, captured: Captured) -> None:
         FileError: the folder is not writable.
     """
     _make(folder / server)
-    slices = []
+    slices: list[dict[str, Any]] = []
     for key, record in sorted(captured.slices.items()):
         arrays = {"": record.value, **record.states}
         files = {
@@ -182,7 +182,7 @@ def _make(folder: Path) -> None:
 def _write_array(folder: Path, name: str, array: Array) -> dict[str, Any]:
     flat = np.ascontiguousarray(array).reshape(-1)
     head = {"descr": flat.dtype.str, "fortran_order": False, "shape": flat.shape}
-    write_atomically(folder / name, [_npy_head(head), flat.view(np.uint8).data])
+    write_atomically(folder / name, [_npy_head(head), flat.view(np.uint8).tobytes()])
     crc = zlib.crc32(flat.view(np.uint8).data)
     return {"file": name, "dtype": flat.dtype.str, "size": flat.size, "crc": crc}
 

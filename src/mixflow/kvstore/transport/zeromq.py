@@ -20,9 +20,9 @@ from ...errors import FormatError, MixflowError
 from ...extras import load
 from .. import wire
 from ..client import Client, Ticket
-from ..messages import Message, Push, Received
-from ..server import Shard
+from ..messages import Fetch, Message, Push, Received, Replicate
 from .faults import Faults, Mangler
+from .peers import Peers
 
 #: Bytes of pushes on their way to a server before the next waits for its turn by priority.
 WINDOW_BYTES = 8 << 20
@@ -40,12 +40,12 @@ class Server:
     """Serves a shard on a socket. `run` blocks until `stop`, which any thread may call.
 
     Args:
-        shard: the shard's logic.
+        shard: the shard's logic (a `Shard` or a `ReplicatedShard`).
         address: where to bind; 'tcp://host:*' takes a free port (see `address`).
         faults: faults on the messages that are sent.
     """
 
-    def __init__(self, shard: Shard, address: str, faults: Faults | None = None) -> None:
+    def __init__(self, shard: Any, address: str, faults: Faults | None = None) -> None:
         self.shard = shard
         self.sent_bytes = self.received_bytes = 0
         self._zmq = load("zmq", "kvstore")
@@ -58,33 +58,38 @@ class Server:
         self.address: str = self._socket.getsockopt_string(self._zmq.LAST_ENDPOINT)
         self._mangler = Mangler(faults or Faults())
         self._stopped = threading.Event()
+        #: Other servers, for what this one sends of itself.
+        self.peers = Peers(self._zmq, self._context, shard.name)
 
     def run(self) -> None:
-        """Serves until `stop`. Closes its socket at the end."""
-        poller = self._zmq.Poller()
-        poller.register(self._socket, self._zmq.POLLIN)
+        """Serves until `stop`. Closes its sockets at the end."""
         try:
             while not self._stopped.is_set():
+                poller = self._zmq.Poller()
+                for socket in (self._socket, *self.peers.sockets()):
+                    poller.register(socket, self._zmq.POLLIN)
                 times = [self.shard.next_deadline(), self._mangler.next_time]
-                if poller.poll(_milliseconds(times, time.monotonic())):
-                    self._receive()
+                for socket, _ in poller.poll(_milliseconds(times, time.monotonic())):
+                    self._receive(socket, 1 if socket is self._socket else 0)
                 now = time.monotonic()
                 self._send_all(self.shard.tick(now), now)
-                for to, frames in self._mangler.due(now):
-                    self._send(to, frames)
+                for late in self._mangler.due(now):
+                    self._send(*late)
         finally:
             self._socket.close()
+            self.peers.close()
             self._context.term()
 
     def stop(self) -> None:
         """Ends `run` within `IDLE_SECONDS`."""
         self._stopped.set()
 
-    def _receive(self) -> None:
+    def _receive(self, socket: Any, skip: int) -> None:
+        """Takes what has come; `skip` frames in front name the sender."""
         with contextlib.suppress(self._zmq.Again):
             while True:
-                found = self._socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
-                frames = [frame.buffer for frame in found[1:]]
+                found = socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
+                frames = [frame.buffer for frame in found[skip:]]
                 self.received_bytes += sum(len(f) for f in frames)
                 # What can't be read can't be answered: whoever sent it will time out.
                 with contextlib.suppress(FormatError):
@@ -97,11 +102,15 @@ class Server:
             frames = wire.encode(message)
             if self._mangler.faults.delay:
                 frames = [bytes(frame) for frame in frames]
-            for receiver, copy in self._mangler.put((to, frames), now):
-                self._send(receiver, copy)
+            to_peer = isinstance(message, (Replicate, Fetch))
+            for copy in self._mangler.put((to, frames, to_peer), now):
+                self._send(*copy)
 
-    def _send(self, to: str, frames: list[Any]) -> None:
+    def _send(self, to: str, frames: list[Any], to_peer: bool) -> None:
         self.sent_bytes += sum(len(f) for f in frames)
+        if to_peer:
+            self.peers.send(to, frames)
+            return
         # Copied by ZeroMQ: the arrays are the shard's own and change with its next message.
         self._socket.send_multipart([to.encode(), *frames], copy=True)
 
