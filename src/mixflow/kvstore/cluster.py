@@ -21,7 +21,7 @@ from ..errors import MixflowError, ParamError
 from . import snapshot
 from .client import Client
 from .options import StoreOptions
-from .plan import SnapshotOptions, SnapshotPlan
+from .plan import BEAT_SECONDS, SnapshotOptions, SnapshotPlan
 from .rendezvous import Rendezvous, Roll
 from .snapshot import Snapshot
 from .spawner import LocalSpawner, Process, Spawner
@@ -30,6 +30,8 @@ from .transport.zeromq import Link
 __all__ = ["Job", "JobOptions", "LocalSpawner", "Process", "Spawner"]
 
 POLL_SECONDS = 0.05
+#: Seconds that a job which has ended waits for its last snapshot to be whole.
+LAST_SNAPSHOT_SECONDS = 10.0
 
 
 @dataclass
@@ -205,7 +207,18 @@ class Job:
             self._look_after_servers()
             self._take_snapshots()
             time.sleep(POLL_SECONDS)
+        self._end_snapshots()
         return 0
+
+    def _end_snapshots(self) -> None:
+        """Lets servers tell of what they have saved last."""
+        began = time.monotonic()
+        while self.options.snapshots.folder and time.monotonic() - began < LAST_SNAPSHOT_SECONDS:
+            self._take_snapshots()
+            assert self.roll.plan is not None
+            if time.monotonic() - began > 3 * BEAT_SECONDS and not self.roll.plan.unfinished:
+                return
+            time.sleep(POLL_SECONDS)
 
     def _take_snapshots(self) -> None:
         assert self.roll.plan is not None

@@ -75,7 +75,9 @@ class DistKVStore(KVStoreBase):
         find: asks where the servers are now; called when one has been silent for long.
         resumed: whether the servers have started from a snapshot.
 
-    `restored` is what this worker had saved in that snapshot (see `step_done`), or None.
+    `first_step` tells how many steps this worker had done before it was started again, and
+    `steps_to_skip` how many of them `Module.fit` has not let go by yet. `restored` is what this
+    worker had saved in the snapshot that the job has started from (see `step_done`), or None.
     """
 
     restored: dict[str, Any] | None = None
@@ -115,7 +117,7 @@ class DistKVStore(KVStoreBase):
         self._closed = False
         self._resumed = resumed
         self._pulse: Pulse | None = None
-        self.first_step = self._take_part(client, life)
+        self.first_step = self.steps_to_skip = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
         """Joins; a restarted worker goes on with the step that the servers lack."""
@@ -148,6 +150,11 @@ class DistKVStore(KVStoreBase):
     def num_workers(self) -> int:
         """Number of workers that the job was started with."""
         return self._num_workers
+
+    @property
+    def step(self) -> int:
+        """Steps of this worker that are done, earlier lives included (see `step_done`)."""
+        return self._pulse.step if self._pulse is not None else self.first_step
 
     @property
     def parts_per_update(self) -> int:

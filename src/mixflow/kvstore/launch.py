@@ -13,6 +13,7 @@ from ..errors import ParamError
 from ..files import write_atomically
 from .cluster import Job, JobOptions, LocalSpawner, Spawner
 from .options import StoreOptions
+from .plan import SnapshotOptions
 from .policy import POLICIES, Policy, named
 from .transport.faults import Faults
 
@@ -37,6 +38,21 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--give-up", action="store_true", help="go on without a worker that is lost for good"
     )
+    command.add_argument(
+        "--snapshot-folder", default="", help="that all hosts see; without one there are none"
+    )
+    command.add_argument(
+        "--snapshot-every", default="60s", help="seconds ('60s') or steps ('500') between two"
+    )
+    command.add_argument(
+        "--resume", action="store_true", help="start from the newest snapshot, if there is one"
+    )
+    command.add_argument(
+        "--replicas",
+        type=int,
+        choices=[0, 1],
+        help="other hosts that hold what is confirmed; default: 1 with servers on several hosts",
+    )
     command.add_argument("--faults", default="", help="on purpose, e.g. 'lose=0.01,delay=0.1'")
     command.add_argument("--events", help="file for what happened, as JSON")
     command.add_argument("program", nargs=argparse.REMAINDER, help="command of each worker")
@@ -58,7 +74,17 @@ def launch(args: argparse.Namespace) -> None:
         give_up=args.give_up,
         faults=Faults.from_text(args.faults),
     )
-    options = JobOptions(args.num_workers, args.num_servers, store, worker_restarts=args.restarts)
+    seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
+    folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""
+    options = JobOptions(
+        args.num_workers,
+        args.num_servers,
+        store,
+        worker_restarts=args.restarts,
+        replicas=args.replicas,
+        snapshots=SnapshotOptions(folder, seconds, versions),
+        resume=args.resume,
+    )
     job = Job(args.program, options, _spawner(args.address))
     try:
         code = job.run()

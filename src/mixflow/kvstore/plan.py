@@ -148,7 +148,8 @@ class SnapshotPlan:
         with self._lock:
             self._began = now if self._began is None else self._began
             due = self.options.seconds and now - self._began >= self.options.seconds
-            if due and not self._marks and self._steps:
+            begun = any(step for _, step in self._steps.values())
+            if due and not self._marks and begun:
                 self._announce(now)
             elif self._marks and now - self._announced_at > max(60.0, 4 * self.options.seconds):
                 self._marks.clear()  # slices that never meet in a number
@@ -157,21 +158,25 @@ class SnapshotPlan:
             self._finish(number, servers, now)
         return ready
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether somebody has saved a part of a snapshot that is not whole."""
+        with self._lock:
+            return any(number > self._last for number in self._saved)
+
     def _announce(self, now: float) -> None:
         """Numbers that all can still come to: by what was last heard, and what may have happened
         since, with some room that grows when it was too little."""
         highest = max(step for _, step in self._steps.values())
         if self._rounds:
-            room = math.ceil(self._rate * 4 * BEAT_SECONDS) + 1
+            room = math.ceil(self._rate * 3 * BEAT_SECONDS) + 1
             number = max(highest, self._last) + room * 2**self._doublings
         else:
             number = max([self._last, *self._saved]) + 1
         self._marks.append(number)
         self._announced_at = now
 
-    def _is_complete(
-        self, number: int, servers: Collection[str], workers: Collection[str]
-    ) -> bool:
+    def _is_complete(self, number: int, servers: Collection[str], workers: Collection[str]) -> bool:
         wanted = {*servers, *(w for w in workers if w in self._states)}
         return number > self._last and wanted <= self._saved[number]
 

@@ -93,6 +93,7 @@ def restore(task: dict[str, Any], options: StoreOptions, ledger: Ledger) -> None
             "members": [(w, 0 if w in clocks else first) for w in range(task["num_workers"])],
             "epochs": [],
             "configured": [],
+            "barriers": [],
             "settings": found.settings,
             "directory": directory.to_json() if task["number"] == 0 else None,
         }

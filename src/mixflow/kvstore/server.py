@@ -127,6 +127,7 @@ class Shard:
             self.members = {int(w): Member(int(first)) for w, first in roster["members"]}
             self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
             self._configured = dict(roster["configured"])
+            self._barriers = {int(w): int(count) for w, count in roster["barriers"]}
             for setting, value in roster["settings"]:
                 self._set(str(setting), value)
             if self.directory is not None:
@@ -149,6 +150,7 @@ class Shard:
             "members": [(w, m.first) for w, m in sorted(self.members.items())],
             "epochs": sorted(self._epochs.items()),
             "configured": sorted(self._configured.items()),
+            "barriers": sorted(self._barriers.items()),
             "settings": list(self._settings),
             "directory": self.directory.to_json() if self.directory else None,
         }
@@ -400,7 +402,10 @@ class Shard:
 
     def _enter(self, message: Enter, now: float) -> None:
         before = self._barriers.get(message.worker, 0)
-        self._barriers[message.worker] = max(before, message.count)
+        if message.count > before:
+            # A worker that is started again comes to barriers that the others have passed.
+            self._barriers[message.worker] = message.count
+            self._commit_roster()
         reader = Reader(message.sender, message.number, message.worker, message.count, now)
         add_reader(self._entered, reader)
         self._open_barrier()

@@ -115,9 +115,9 @@ class MemoryFolder:
         """Removes the folder. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         assert self._janitor.stdin is not None
+        self._janitor.kill()  # there is nothing left for it to do
+        self._janitor.wait()
         self._janitor.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._janitor.wait(5)
 
 
 class LocalSpawner:

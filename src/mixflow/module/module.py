@@ -14,7 +14,7 @@ from ..checkpoint import load_checkpoint, save_checkpoint
 from ..context import Context, cpu
 from ..errors import MixflowError, ParamError, ShapeError
 from ..initializer import InitDesc
-from ..io import DataBatch, DataDesc
+from ..io import DataBatch, DataDesc, DataIter
 from ..ndarray import NDArray
 from ..symbol import Symbol
 from . import stores
@@ -409,9 +409,13 @@ class Module(BaseModule):
             stores.fill(store, weights, self._optimizer, self._updater)
         return store
 
-    def _steps_done(self) -> int:
-        """Batches that this worker had trained on before it was started again."""
-        return stores.steps_done(self._kvstore)
+    def _go_on(self, train_data: DataIter, begin_epoch: int, num_epoch: int) -> tuple[int, bool]:
+        """See `BaseModule`: where this worker was before it was started again."""
+        return stores.go_on(self._kvstore, self, train_data, begin_epoch, num_epoch)
+
+    def _step_done(self, train_data: DataIter, epoch: int, batches: int) -> bool:
+        """See `BaseModule`: gives the store what its snapshots need."""
+        return stores.step_done(self._kvstore, self, train_data, epoch, batches)
 
     def _trained_names(self) -> list[str]:
         requests = self._executors.grad_req

@@ -124,7 +124,9 @@ def test_a_lost_host_loses_nothing_that_was_confirmed(seed, policy):
         delay=draw.choice([0, 0.5]),
         delay_s=1.0,
     )
-    cluster = Replicated2(job_of(workers, steps, keys), policy, workers=workers, network=network, seed=seed)
+    cluster = Replicated2(
+        job_of(workers, steps, keys), policy, workers=workers, network=network, seed=seed
+    )
     for _ in range(draw.randrange(1, 4)):
         name, at, after = draw.choice(cluster.server_names), draw.random() * 12, draw.random() * 3
         cluster.world.at(at, partial(cluster.lose, name, after))
