@@ -94,6 +94,7 @@ class Job:
         self._restarts: dict[str, int] = {}
         self._incarnations: dict[str, int] = {}
         self._recovering: dict[str, str] = {}
+        self._first_backups: dict[str, tuple[str, str]] = {}
         self._lost: set[str] = set()
         self._generation = -1
         self._next_rank = options.workers
@@ -167,6 +168,8 @@ class Job:
         for each in range(options.servers):
             self._start_server(each, hosts[each % len(hosts)])
         self._choose_backups()
+        backups = self.roll.backups or {}
+        self._first_backups = {n: (b, self.servers[b].host) for n, b in backups.items()}
         for rank in range(options.workers):
             self._start_worker(rank)
 
@@ -249,6 +252,7 @@ class Job:
             return
         hosts = self.spawner.hosts()
         for name, process in ended.items():
+            self._is_recovering(name)
             self._note("server ended", name, code=process.exit_code())
             if not self._may_restart(name, self.options.server_restarts):
                 raise MixflowError(
@@ -267,20 +271,28 @@ class Job:
         for name, process in ended.items():
             number = int(name.removeprefix("server"))
             if name in lost:
-                self._recovering[name] = self.roll.backups[name]
-                self._start_server(number, hosts[number % len(hosts)])
+                self._recovering.setdefault(name, (self.roll.backups or {})[name])
+                self._start_server(number, self._emptiest(hosts, lost))
+                lost = lost - {name}  # it has a place from now on
             else:
                 self._start_server(number, process.host)
         self._choose_backups()
 
+    def _emptiest(self, hosts: Sequence[str], lost: set[str]) -> str:
+        """The host with the fewest servers."""
+        held = [p.host for name, p in self.servers.items() if name not in lost]
+        return min(hosts, key=lambda host: (held.count(host), hosts.index(host)))
+
     def _stands_by(self, name: str, lost: set[str]) -> bool:
         """Whether all that a lost server had confirmed lies with another that lives."""
         roll = self.roll
-        backup = self._recovering.get(name) or roll.backups.get(name)
+        backup = self._recovering.get(name) or (roll.backups or {}).get(name)
         if backup is None or backup in lost or backup not in roll.servers:
             return False
         if self._is_recovering(name):
             return True  # what it was fetching is there still
+        if self._first_backups.get(name) == (backup, self.servers[backup].host):
+            return True  # nothing was ever confirmed that this one does not have
         return roll.synced.get(name) == (backup, roll.servers[backup][2])
 
     def _is_recovering(self, name: str) -> bool:
@@ -293,6 +305,7 @@ class Job:
     def _choose_backups(self) -> None:
         """Each server's stand-by: the next one that is on another host."""
         if self.options.replicas == 0:
+            self.roll.backups = {}
             return
         names = list(self.servers)
         chosen: dict[str, str] = {}
@@ -304,6 +317,11 @@ class Job:
         if chosen != self.roll.backups and self.options.replicas == 1 and not chosen:
             self._note("no replicas", "job", why="all servers are on one host")
         self.roll.backups = chosen
+
+    def _has_other_host(self, host: str) -> bool:
+        """Whether a server on this host will have a stand-by: nothing is confirmed before."""
+        others = [h for h in self.spawner.hosts() if h != host]
+        return self.options.replicas != 0 and self.options.servers > 1 and bool(others)
 
     def _may_help(self, rank: int, code: int) -> bool:
         """Whether to start a worker again: not one that failed before it had joined the job, which
@@ -363,6 +381,7 @@ class Job:
             "snapshot": str(self._found.folder) if self._found else "",
             "snapshot_folder": options.snapshots.folder,
             "snapshot_versions": options.snapshots.versions if options.snapshots.folder else 0,
+            "stand_by": self._has_other_host(host),
             "recover": recover,
             "recover_address": self.roll.servers[recover][1] if recover else "",
         }

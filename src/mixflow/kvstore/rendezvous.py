@@ -30,7 +30,8 @@ class Roll:
     reads it and sets `backups`, `leaving` and `plan`.
 
     `servers` holds incarnation, address and storage; `synced` who has everything of a server;
-    `backups` who shall. `start` is what a worker needs to know of the job's start.
+    `backups` who shall (None: not chosen yet). `start` is what a worker needs to know of the
+    job's start.
     """
 
     num_workers: int
@@ -39,7 +40,7 @@ class Roll:
     start: Mapping[str, Any] = field(default_factory=dict)
     plan: SnapshotPlan | None = None
     servers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    backups: dict[str, str] = field(default_factory=dict)
+    backups: dict[str, str] | None = None
     synced: dict[str, tuple[str, str]] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     nonces: dict[int, str] = field(default_factory=dict)
@@ -67,17 +68,20 @@ class Roll:
     def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name, life = str(request["name"]), int(request["incarnation"])
         if life < self.servers.get(name, (0,))[0]:
-            return {"marks": [], "backup": None}  # a process whose place was taken
+            # A process whose place was taken.
+            return {"marks": [], "backup": None, "alone": False}
         if request["address"]:
             self.servers[name] = (life, str(request["address"]), str(request["storage"]))
         if request["synced"]:
             backup, storage = request["synced"]
             self.synced[name] = (str(backup), str(storage))
         marks = self._planned(name, int(request["version"]), request)
-        backup_name = self.backups.get(name)
+        backups = self.backups or {}
+        backup_name = backups.get(name)
         known = self.servers.get(backup_name) if backup_name else None
         backup_at = [backup_name, known[1], known[2]] if known else None
-        return {**marks, "backup": backup_at}
+        alone = self.backups is not None and backup_name is None
+        return {**marks, "backup": backup_at, "alone": alone}
 
     def _planned(self, who: str, step: int, request: Mapping[str, Any]) -> dict[str, Any]:
         if self.plan is None:

@@ -40,6 +40,8 @@ VALUE = ""
 SLOW_LINK = 10e6
 #: Records that a recovering shard asks for at a time.
 FETCH_AT_ONCE = 16
+#: A stand-by that has yet to be named.
+NOT_KNOWN = ("", "")
 
 
 class ReplicaStore(Protocol):
@@ -148,6 +150,7 @@ class Replicator:
         name, incarnation: of the shard's process.
         everything: all records as they are now, for another stand-by.
         repeat: seconds until a record is sent again.
+        waits: whether a stand-by will be named: nothing is confirmed before.
     """
 
     def __init__(
@@ -156,7 +159,9 @@ class Replicator:
         incarnation: int,
         everything: Callable[[], Iterable[tuple[str, dict[str, Any], dict[str, Array]]]],
         repeat: float = 1.0,
+        waits: bool = False,
     ) -> None:
+        self._waits = waits
         self.name, self.incarnation, self.repeat = name, incarnation, repeat
         #: Name and storage of the stand-by; None where there is no other host.
         self.backup: tuple[str, str] | None = None
@@ -174,9 +179,9 @@ class Replicator:
     def stand_by(self, backup: tuple[str, str] | None) -> Outgoing:
         """Another shard stands by from now on, or another storage of it; it gets everything.
         Without one, what was held back is let go."""
-        if backup == self.backup:
+        if backup == self.backup and not self._waits:
             return []
-        self.backup = backup
+        self.backup, self._waits = backup, False
         self._items.clear()
         self._unsynced.clear()
         if backup is not None:
@@ -218,6 +223,8 @@ class Replicator:
         return self._release()
 
     def _release(self) -> Outgoing:
+        if self._waits:
+            return []
         sure = min((item.oldest for item in self._items.values()), default=self._number + 1)
         ready = [(to, message) for number, to, message in self._held if number < sure]
         self._held = [held for held in self._held if held[0] >= sure]
@@ -294,6 +301,7 @@ class ReplicatedShard:
         store: where the records of others are kept on this host.
         recover: the shard that stood by for a lost one whose place this takes.
         repeat: seconds until a message is repeated.
+        waits: whether a stand-by will be named: nothing is confirmed before.
     """
 
     def __init__(
@@ -306,16 +314,17 @@ class ReplicatedShard:
         *,
         recover: str | None = None,
         repeat: float = 1.0,
+        waits: bool = False,
     ) -> None:
         self.name, self.incarnation = name, incarnation
-        self.replicator = Replicator(name, incarnation, self._everything, repeat)
+        self.replicator = Replicator(name, incarnation, self._everything, repeat, waits)
         self.standing_by = StandBy(name, store)
         self._make, self._ledger, self._repeat = make, ledger, repeat
         self._recovery = Recovery(recover) if recover else None
         self._shard: Shard | None = None
         self._number = 0
-        #: Whom to replicate to, from any thread; taken at the next tick.
-        self.wanted_backup: tuple[str, str] | None = None
+        #: Whom to replicate to (`NOT_KNOWN`: to be heard), from any thread; taken at a tick.
+        self.wanted_backup: tuple[str, str] | None = NOT_KNOWN if waits else None
         if self._recovery is None:
             self._begin()
 
@@ -367,7 +376,8 @@ class ReplicatedShard:
         """See `Shard.tick`; repeats records too."""
         if self._shard is None:
             return self._ask(now)
-        released = self.replicator.stand_by(self.wanted_backup)
+        wanted = self.wanted_backup
+        released = [] if wanted == NOT_KNOWN else self.replicator.stand_by(wanted)
         return released + self._gated(self._shard.tick(now), now)
 
     def next_deadline(self) -> float | None:

@@ -42,8 +42,9 @@ def make_shard(task: dict[str, Any], options: StoreOptions) -> ReplicatedShard:
     stands in the snapshot."""
     folder = Path(task["folder"])
     ledger = SharedLedger(folder)
-    fresh = ledger.roster() is None and not task["recover"]
-    if fresh and task["snapshot"]:
+    # A shard in the place of a lost one may find that the other has not had all of it yet: the
+    # snapshot's slices are there then, and every push since is still to be confirmed.
+    if ledger.roster() is None and task["snapshot"]:
         restore(task, options, ledger)
 
     def make(mirror: Ledger) -> Shard:
@@ -69,6 +70,7 @@ def make_shard(task: dict[str, Any], options: StoreOptions) -> ReplicatedShard:
         SharedReplicas(folder / "replicas"),
         recover=task["recover"] or None,
         repeat=options.repeat,
+        waits=task["stand_by"],
     )
 
 
@@ -152,7 +154,7 @@ class Registrar:
             name, address, storage = answer["backup"]
             self._server.peers.at(name, address)
             made.wanted_backup = (name, storage)
-        else:
+        elif answer["alone"]:
             made.wanted_backup = None
         if made.shard is not None:
             made.shard.capture.wanted.extend(int(n) for n in answer["marks"])
