@@ -69,7 +69,7 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
 
     def kill():
         progressed(tmp_path, 5)
-        assert len({p.node for p in made.servers.values()}) == 2
+        assert len({p.host for p in made.servers.values()}) == 2
         os.kill(made.servers["server1"].pid, signal.SIGKILL)
         os.kill(made.workers[1].pid, signal.SIGKILL)
 

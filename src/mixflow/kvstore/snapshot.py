@@ -114,7 +114,9 @@ class Capture:
                 self._highest = version // workers // self.every
                 self.mark(self._highest * self.every, slots, states, roster)
             return
-        if version in self._marks or (self.every and version % self.every == 0):
+        # Version 0 is where a slice begins, no step of anybody.
+        periodic = self.every and version and version % self.every == 0
+        if version in self._marks or periodic:
             found = self._open.setdefault(version, Captured(version, roster=roster()))
             found.slices[key] = _record(slots[key], states(key))
         for number, captured in list(self._open.items()):
