@@ -1,18 +1,21 @@
 """A worker's program: Module.fit on its share of the digits; worker 0 leaves the weights."""
 
 import sys
+import time
 
 import numpy as np
 
 import mixflow as mx
 
 out, batch_size = sys.argv[1], int(sys.argv[2])
+pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
 store = mx.kv.create("dist_sync")
 draw = np.random.default_rng(0)
 images = draw.normal(size=(320, 12)).astype("float32")
 labels = (images @ draw.normal(size=(12, 3))).argmax(axis=1).astype("float32")
 mine = slice(store.rank, None, store.num_workers)
-data = mx.io.NDArrayIter(images[mine], labels[mine], batch_size=batch_size)
+mx.random.seed(7)
+data = mx.io.NDArrayIter(images[mine], labels[mine], batch_size=batch_size, shuffle=pause > 0)
 net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
 module = mx.mod.Module(mx.sym.SoftmaxOutput(net, name="softmax"))
 mx.random.seed(7)
@@ -21,6 +24,7 @@ module.fit(
     data,
     num_epoch=5,
     kvstore=store,
+    batch_end_callback=lambda _: time.sleep(pause),
     initializer=mx.init.Xavier(),
     optimizer_params={"momentum": 0.9, "lr_scheduler": schedule, "wd": 0.01},
 )

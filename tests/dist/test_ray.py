@@ -69,7 +69,7 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
 
     def kill():
         progressed(tmp_path, 5)
-        assert len({p.node for p in made.servers.values()}) == 2
+        assert len({p.host for p in made.servers.values()}) == 2
         os.kill(made.servers["server1"].pid, signal.SIGKILL)
         os.kill(made.workers[1].pid, signal.SIGKILL)
 
@@ -79,3 +79,25 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
     killer.join()
     assert ends(tmp_path) == [{"small": [40.0], "big": [40.0]}] * 2
     assert {e["who"] for e in made.events if e.get("code")} == {"server1", "worker1"}
+
+
+def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
+    doomed = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+    cluster.wait_for_nodes(30)
+    made = job(tmp_path, steps=60)
+    # The doomed node comes first, so that a server and a worker are on it.
+    hosts = made.spawner.hosts
+    made.spawner.hosts = lambda: sorted(hosts(), key=lambda node: node != doomed.node_id)
+
+    def kill():
+        progressed(tmp_path, 10)
+        assert made.servers["server0"].host == made.workers[0].host == doomed.node_id
+        cluster.remove_node(doomed, allow_graceful=False)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert made.run() == 0
+    killer.join()
+    what = [e["what"] for e in made.events]
+    assert "host lost" in what and "rolled back" not in what
+    assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2

@@ -10,7 +10,7 @@ import numpy as np
 from .. import ndarray as nd
 from .. import random as _random
 from ..arguments import checked, choice, flag, text, whole
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, FormatError, ShapeError
 from ..ndarray import NDArray
 from ..ndarray.csr import CSRNDArray, csr_matrix
 from .base import DataBatch, DataDesc, DataIter, check_batch
@@ -209,6 +209,40 @@ class NDArrayIter(DataIter):
             rest = self._order[(done // size) * size :]
             self._carried = rest if len(rest) < size else self._carried
         self._start_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position and the epoch's order as plain values (JSON): the batch after the last one
+        given comes next."""
+        return {
+            "samples": self.num_data,
+            "cursor": self.cursor,
+            "carried": self._carried.tolist(),
+            "order": self._order.tolist(),
+            "idx": self.idx.tolist() if self.shuffle else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to a saved position.
+
+        Raises:
+            FormatError: no such state, or one of other samples.
+        """
+        everything = list(range(self.num_data))
+        try:
+            cursor, order = int(state["cursor"]), np.array(state["order"], np.int64)
+            carried = np.array(state["carried"], np.int64)
+            idx = np.array(everything if state["idx"] is None else state["idx"])
+            good = state["samples"] == self.num_data and sorted(idx.tolist()) == everything
+            good = good and all(0 <= n < self.num_data for n in [*order, *carried])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(
+                f"[NDArrayIter] expected a state of state_dict(), got {error!r}"
+            ) from None
+        if not good or cursor < -self.batch_size or cursor > len(order) + self.batch_size:
+            raise FormatError(
+                f"[NDArrayIter] expected the state of {self.num_data} samples, got another"
+            )
+        self.idx, self._order, self._carried, self.cursor = idx, order, carried, cursor
 
     def iter_next(self) -> bool:
         """Moves to the next batch; False when the epoch is over."""

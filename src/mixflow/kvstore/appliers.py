@@ -183,10 +183,15 @@ class Optimizing:
 
     def states(self, key: str) -> dict[str, Array]:
         """Copies of the optimizer's states of a slice, and its number of updates."""
-        if self._updater is None or key not in self._updater.states:
+        if self._updater is None:
             return dict(self._pending.get(key, {}))
-        found = state_list(self._updater.states[key])
-        states = {str(number): state.asnumpy() for number, state in enumerate(found)}
+        if key in self._pending:
+            states = dict(self._pending[key])
+        else:
+            found = state_list(self._updater.states.get(key))
+            states = {
+                str(number): state.asnumpy().reshape(-1) for number, state in enumerate(found)
+            }
         count = self._updater.optimizer._counts.get(key, 0)
         return states | {"count": np.array([count], np.int64)}
 
@@ -195,6 +200,7 @@ class Optimizing:
         kept = dict(states)
         count = kept.pop("count", None)
         self._pending[key] = kept
+        self._weights.pop(key, None)
         if count is not None and self._updater is not None:
             optimizer = self._updater.optimizer
             optimizer._counts[key] = int(count[0])

@@ -25,6 +25,7 @@ from .messages import (
     Done,
     Enter,
     Failed,
+    FetchStates,
     Gradient,
     Init,
     Join,
@@ -34,21 +35,29 @@ from .messages import (
     Placed,
     Pull,
     Push,
+    PutStates,
+    Query,
     Received,
     Refused,
     Report,
+    States,
+    Unknown,
     Values,
+    join_name,
 )
 from .policy import Part, Policy
 
 #: Bytes per second of a link that is slow but works.
 SLOW_LINK = 10e6
+#: Repeat times after which a small question is asked again.
+ASK_AFTER = 4
 
 
 def _bytes(message: Message) -> int:
     if isinstance(message, Push):
         return sum(g.values.nbytes for g in message.gradients.values())
-    return sum(v.nbytes for v in message.values.values()) if isinstance(message, Init) else 0
+    arrays = message.values.values() if isinstance(message, (Init, PutStates)) else ()
+    return sum(array.nbytes for array in arrays)
 
 
 @dataclass(slots=True)
@@ -286,6 +295,23 @@ class Client:
         """Asks where keys live: by key, elements, dtype, bytes per element."""
         return self.tell([server], lambda me, n: Place(me, n, dict(keys)), now)
 
+    def fetch_states(self, slices: Iterable[str], now: float) -> Ticket:
+        """Asks for the optimizer's states of slices; the ticket's values have `join_name`s."""
+        ticket = Ticket()
+        for server, keys in self._by_server(slices).items():
+            message = FetchStates(self.name, self._next(), tuple(keys))
+            self._start(server, message, ticket, now, wanted={"states"})
+        return ticket
+
+    def put_states(self, states: Mapping[str, Mapping[str, Array]], now: float) -> Ticket:
+        """Sets the optimizer's states: by slice, by name."""
+        ticket = Ticket()
+        for server, keys in self._by_server(states).items():
+            values = {join_name(k, name): a for k in keys for name, a in states[k].items()}
+            message = PutStates(self.name, self._next(), values)
+            self._start(server, message, ticket, now, wanted={"done"})
+        return ticket
+
     def handle(self, message: Message, now: float) -> None:
         """Takes an answer. One that belongs to no open request (a copy) is dropped."""
         incarnation = getattr(message, "incarnation", None)
@@ -348,10 +374,24 @@ class Client:
 
     def _send(self, request: Request, now: float) -> None:
         # Longer each time, and longer for what takes long to send: a slow link is no lost message.
-        wait = self.repeat * min(2**request.tries, 16) + _bytes(request.message) / SLOW_LINK
+        message = self._light(request)
+        wait = self.repeat * min(2**request.tries, 16) + _bytes(message) / SLOW_LINK
+        if message is not request.message or isinstance(message, Pull):
+            # Costs next to nothing: whether its answer was lost is known soon.
+            wait = min(wait, ASK_AFTER * self.repeat)
         request.repeat_at = now + wait
         request.tries += 1
-        self._outgoing.append((request.server, request.message))
+        self._outgoing.append((request.server, message))
+
+    @staticmethod
+    def _light(request: Request) -> Message:
+        """What to send: of a push that has arrived, only the question of what became of it."""
+        push = request.message
+        if not request.received or not isinstance(push, Push):
+            return push
+        left = request.unapplied | request.wanted
+        parts = {key: g.parts for key, g in push.gradients.items() if key in left}
+        return Query(push.sender, push.number, parts, push.pull)
 
     def _see(self, server: str, incarnation: int, now: float) -> None:
         """Notices a restarted server: it has forgotten every request that it had not finished."""
@@ -371,9 +411,16 @@ class Client:
         elif isinstance(message, Applied):
             request.unapplied -= set(message.slices)
         elif isinstance(message, Received):
-            # Known to be there: repeat rarely, in case the server is lost without a word.
+            # Known to be there: only ask, in case the server or its answer is lost.
             request.received = True
-            request.repeat_at = max(request.repeat_at, now + 4 * self.repeat)
+            request.repeat_at = now + ASK_AFTER * self.repeat
+        elif isinstance(message, Unknown):
+            request.received = False
+            request.tries = 0
+            self._send(request, now)
+        elif isinstance(message, States):
+            request.ticket.values.update(message.values)
+            request.wanted.clear()
         elif isinstance(message, Placed):
             request.ticket.entries.update(message.entries)
             request.wanted.clear()

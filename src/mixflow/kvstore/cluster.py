@@ -1,139 +1,38 @@
 """A job: its rendezvous, server and worker processes, and what happens when one of them dies.
 
-The hazard is a process that is left behind, or one that is waited for though it is gone. Every
-process is held by a pipe or a parent-death signal; the job ends within its deadlines whatever
-happens; a worker that is lost for good is taken out of the servers' rounds.
+The hazard is a process that is waited for though it is gone, and state that is taken for kept
+though it is lost. The job ends within its deadlines whatever happens. A process that died is
+started again where its state lies; a host that is lost loses nothing when another stands by for
+it (`replicas=1`); else the whole job goes back to its last snapshot, workers included, and says so.
 
-`Spawner` starts processes: on this host (`LocalSpawner`) or by Ray (`ray_cluster.py`).
+`Spawner` starts processes: on this host (`spawner.LocalSpawner`) or by Ray (`ray_cluster.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import MixflowError, ParamError
+from . import snapshot
 from .client import Client
 from .options import StoreOptions
+from .plan import BEAT_SECONDS, SnapshotOptions, SnapshotPlan
 from .rendezvous import Rendezvous, Roll
+from .snapshot import Snapshot
+from .spawner import LocalSpawner, Process, Spawner
 from .transport.zeromq import Link
 from .utilisation import Collector, to_json
 
-PR_SET_PDEATHSIG = 1
+__all__ = ["Job", "JobOptions", "LocalSpawner", "Process", "Spawner"]
+
 POLL_SECONDS = 0.05
-
-
-class Process(Protocol):
-    """A process somewhere. `exit_code` does not block; None while it runs."""
-
-    def exit_code(self) -> int | None:
-        """Its code, or None while it runs."""
-
-    def kill(self) -> None:
-        """Ends it at once."""
-
-
-class Spawner(Protocol):
-    """Starts the processes of a job. `host` is this process's address for them."""
-
-    @property
-    def host(self) -> str:
-        """Where the job's rendezvous can be reached."""
-
-    def server(self, task: dict[str, Any]) -> Process:
-        """A server shard of this task (see `serve`)."""
-
-    def worker(self, rank: int, command: Sequence[str], env: dict[str, str]) -> Process:
-        """A worker: the user's command with these environment names set."""
-
-    def close(self) -> None:
-        """Ends every process that it has started."""
-
-
-class LocalProcess:
-    """A child of this process; it dies with it."""
-
-    def __init__(self, child: subprocess.Popen[Any]) -> None:
-        self._child = child
-
-    def exit_code(self) -> int | None:
-        """Its code, or None while it runs."""
-        return self._child.poll()
-
-    def kill(self) -> None:
-        """SIGKILL; waits for the end."""
-        self._child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(5)
-        if self._child.stdin:
-            self._child.stdin.close()
-
-    @property
-    def pid(self) -> int:
-        """Its process number."""
-        return self._child.pid
-
-
-def _die_with_parent() -> None:
-    """Runs in the child: SIGKILL when the thread that made it ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class LocalSpawner:
-    """Processes on this host."""
-
-    host = "127.0.0.1"
-
-    def __init__(self) -> None:
-        self._all: list[LocalProcess] = []
-
-    def server(self, task: dict[str, Any]) -> LocalProcess:
-        """See `Spawner`."""
-        command = [sys.executable, "-m", "mixflow.kvstore.serve"]
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, preexec_fn=_die_with_parent, start_new_session=True
-        )
-        assert child.stdin is not None
-        child.stdin.write(json.dumps(task).encode() + b"\n")
-        child.stdin.flush()
-        return self._keep(child)
-
-    def worker(
-        self, rank: int, command: Sequence[str], env: dict[str, str], folder: str | None = None
-    ) -> LocalProcess:
-        """See `Spawner`; `folder` is the working folder."""
-        child = subprocess.Popen(
-            list(command),
-            env={**os.environ, **env},
-            cwd=folder,
-            preexec_fn=_die_with_parent,
-            start_new_session=True,
-        )
-        return self._keep(child)
-
-    def _keep(self, child: subprocess.Popen[Any]) -> LocalProcess:
-        made = LocalProcess(child)
-        self._all.append(made)
-        return made
-
-    def close(self) -> None:
-        """Kills what still runs."""
-        for process in self._all:
-            process.kill()
+#: Seconds that a job which has ended waits for its last snapshot to be whole.
+LAST_SNAPSHOT_SECONDS = 10.0
 
 
 @dataclass
@@ -144,11 +43,15 @@ class JobOptions:
         workers, servers: how many of each.
         store: options of its store.
         worker_restarts, server_restarts: how often each may die and be started again.
-        folder: where servers keep their committed state (default: a new folder in `/dev/shm`).
         deadline: seconds for the whole job; None: no bound.
+        replicas: 1: what is confirmed lies on two hosts; 0: on one; None: 1 where servers have
+            more than one host.
+        snapshots: where and when they are taken.
+        resume: start from the newest snapshot in that folder, if there is one.
+        rollbacks: how often the job may go back to a snapshot.
 
     Raises:
-        ParamError: no worker or no server.
+        ParamError: no worker or no server, or values that do not fit together.
     """
 
     workers: int = 1
@@ -156,8 +59,11 @@ class JobOptions:
     store: StoreOptions = field(default_factory=StoreOptions)
     worker_restarts: int = 3
     server_restarts: int = 10
-    folder: str = ""
     deadline: float | None = None
+    replicas: int | None = None
+    snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)
+    resume: bool = False
+    rollbacks: int = 10
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
@@ -165,10 +71,17 @@ class JobOptions:
                 f"[launch] expected at least one worker and one server, got {self.workers} and "
                 f"{self.servers}"
             )
+        if self.replicas not in (None, 0, 1):
+            raise ParamError(f"[launch] expected 0 or 1 replicas, got {self.replicas}")
+        if self.resume and not self.snapshots.folder:
+            raise ParamError("[launch] expected a folder of snapshots to resume from, got none")
 
 
 class Job:
-    """Runs a command on several workers with their servers; see `run`."""
+    """Runs a command on several workers with their servers; see `run`.
+
+    `events` tells what happened; `scale` may be called from any thread.
+    """
 
     def __init__(
         self, command: Sequence[str], options: JobOptions, spawner: Spawner | None = None
@@ -180,27 +93,41 @@ class Job:
         self.servers: dict[str, Process] = {}
         self._command = list(command)
         self._restarts: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
+        self._recovering: dict[str, str] = {}
+        self._first_backups: dict[str, tuple[str, str]] = {}
+        self._lost: set[str] = set()
+        self._generation = -1
+        self._next_rank = options.workers
         self._began = time.monotonic()
-        self._own_folder = not options.folder
-        self._folder = Path(options.folder or _memory_folder())
-        store = options.store
         self.usage = Collector(self._began)
-        self._rendezvous = Rendezvous(
-            Roll(options.workers, options.servers, store.to_json(), take_usage=self.usage.take),
-            f"tcp://{self.spawner.host}:*",
-        )
+        self._found: Snapshot | None = None
+        self._rendezvous: Rendezvous | None = None
+
+    @property
+    def rendezvous(self) -> Rendezvous:
+        """Where the processes of the present generation meet."""
+        assert self._rendezvous is not None
+        return self._rendezvous
+
+    @property
+    def roll(self) -> Roll:
+        """What is known of the processes."""
+        return self.rendezvous.roll
 
     def run(self) -> int:
         """Runs the job to its end: 0, or the exit code of a worker that failed for good.
 
         Raises:
-            MixflowError: it did not end within its deadline.
+            MixflowError: it did not end within its deadline, or can't go on.
+            FormatError: the snapshot to resume from is damaged.
         """
         try:
-            for number in range(self.options.servers):
-                self._start_server(number)
-            for rank in range(self.options.workers):
-                self._start_worker(rank)
+            if self.options.resume:
+                self._found = self._newest()
+                if self._found:
+                    self._note("resumed", "job", snapshot=self._found.number)
+            self._begin()
             return self._watch()
         finally:
             self.close()
@@ -221,9 +148,74 @@ class Job:
     def close(self) -> None:
         """Ends every process and removes what the job has left in memory."""
         self.spawner.close()
-        self._rendezvous.close()
-        if self._own_folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+
+    # -- generations: a job begins again when it goes back to a snapshot
+
+    def _newest(self) -> Snapshot | None:
+        folder = self.options.snapshots.folder
+        found = snapshot.newest(folder) if folder else None
+        if found and found.policy != self.options.store.policy.name:
+            raise ParamError(
+                f"[launch] expected the consistency of the snapshot, '{found.policy}', got "
+                f"'{self.options.store.policy.name}'"
+            )
+        return found
+
+    def _begin(self) -> None:
+        """Starts all processes, from the snapshot that was found."""
+        options, store = self.options, self.options.store
+        number = self._found.number if self._found else 0
+        if options.snapshots.folder:
+            snapshot.forget_after(options.snapshots.folder, number)
+        self._generation += 1
+        rounds = store.policy.rounds
+        plan = SnapshotPlan(options.snapshots, rounds, store.policy.name, options.workers, number)
+        start = {
+            "snapshot": str(self._found.folder) if self._found else "",
+            "folder": options.snapshots.folder,
+            "every": options.snapshots.versions,
+        }
+        roll = Roll(
+            options.workers,
+            options.servers,
+            store.to_json(),
+            start,
+            plan,
+            take_usage=self.usage.take,
+        )
+        self._rendezvous = Rendezvous(roll, f"tcp://{self.spawner.address}:*")
+        hosts = self.spawner.hosts()
+        for each in range(options.servers):
+            self._start_server(each, hosts[each % len(hosts)])
+        self._choose_backups()
+        backups = self.roll.backups or {}
+        self._first_backups = {n: (b, self.servers[b].host) for n, b in backups.items()}
+        for rank in range(options.workers):
+            self._start_worker(rank)
+
+    def _roll_back(self, why: str) -> None:
+        """The job goes on from its last snapshot, or from its beginning."""
+        for process in [*self.workers.values(), *self.servers.values()]:
+            process.kill()
+        self.workers.clear()
+        self.servers.clear()
+        self._recovering.clear()
+        self.rendezvous.close()
+        self.spawner.forget(str(self._generation))
+        self._found = self._newest()
+        where = f"snapshot {self._found.number}" if self._found else "its beginning"
+        self._note("rolled back", "job", why=why, snapshot=self._found and self._found.number)
+        print(f"mixflow: [launch] {why}: the job goes back to {where}", file=sys.stderr, flush=True)
+        if not self._may_restart("job", self.options.rollbacks):
+            raise MixflowError(
+                f"[launch] expected the job to go on after {self.options.rollbacks} returns to a "
+                f"snapshot, got another: {why}"
+            )
+        self._begin()
+
+    # -- watching
 
     def _watch(self) -> int:
         end = self.options.deadline
@@ -233,12 +225,31 @@ class Job:
                     f"[launch] expected the job to end within {end:g} s, got workers "
                     f"{sorted(self.workers)} that still run"
                 )
+            self._obey()
             code = self._look_after_workers()
             if code:
                 return code
             self._look_after_servers()
+            self._take_snapshots()
             time.sleep(POLL_SECONDS)
+        self._end_snapshots()
         return 0
+
+    def _end_snapshots(self) -> None:
+        """Lets servers tell of what they have saved last."""
+        began = time.monotonic()
+        while self.options.snapshots.folder and time.monotonic() - began < LAST_SNAPSHOT_SECONDS:
+            self._take_snapshots()
+            assert self.roll.plan is not None
+            if time.monotonic() - began > 3 * BEAT_SECONDS and not self.roll.plan.unfinished:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _take_snapshots(self) -> None:
+        assert self.roll.plan is not None
+        at_work = [f"worker{rank}" for rank in self.workers]
+        for number in self.roll.plan.tick(time.monotonic(), list(self.servers), at_work):
+            self._note("snapshot", "job", number=number)
 
     def _look_after_workers(self) -> int:
         for rank, process in list(self.workers.items()):
@@ -258,22 +269,86 @@ class Job:
         return 0
 
     def _look_after_servers(self) -> None:
-        for name, process in list(self.servers.items()):
-            code = process.exit_code()
-            if code is None:
-                continue
-            self._note("server ended", name, code=code)
+        ended = {n: p for n, p in self.servers.items() if p.exit_code() is not None}
+        if not ended:
+            return
+        hosts = self.spawner.hosts()
+        for name, process in ended.items():
+            self._is_recovering(name)
+            self._note("server ended", name, code=process.exit_code())
             if not self._may_restart(name, self.options.server_restarts):
                 raise MixflowError(
-                    f"[launch] expected server '{name}' to live, got {code} after "
+                    f"[launch] expected server '{name}' to live, got {process.exit_code()} after "
                     f"{self.options.server_restarts} restarts"
                 )
-            self._start_server(int(name.removeprefix("server")))
+        lost = {name for name, process in ended.items() if process.host not in hosts}
+        for host in {ended[name].host for name in lost} - self._lost:
+            self._lost.add(host)
+            self._note("host lost", host)
+        unsafe = [name for name in sorted(lost) if not self._stands_by(name, lost)]
+        if unsafe:
+            host = ended[unsafe[0]].host
+            self._roll_back(f"the state of {', '.join(unsafe)} is lost with {host}")
+            return
+        for name, process in ended.items():
+            number = int(name.removeprefix("server"))
+            if name in lost:
+                self._recovering.setdefault(name, (self.roll.backups or {})[name])
+                self._start_server(number, self._emptiest(hosts, lost))
+                lost = lost - {name}  # it has a place from now on
+            else:
+                self._start_server(number, process.host)
+        self._choose_backups()
+
+    def _emptiest(self, hosts: Sequence[str], lost: set[str]) -> str:
+        """The host with the fewest servers."""
+        held = [p.host for name, p in self.servers.items() if name not in lost]
+        return min(hosts, key=lambda host: (held.count(host), hosts.index(host)))
+
+    def _stands_by(self, name: str, lost: set[str]) -> bool:
+        """Whether all that a lost server had confirmed lies with another that lives."""
+        roll = self.roll
+        backup = self._recovering.get(name) or (roll.backups or {}).get(name)
+        if backup is None or backup in lost or backup not in roll.servers:
+            return False
+        if self._is_recovering(name):
+            return True  # what it was fetching is there still
+        if self._first_backups.get(name) == (backup, self.servers[backup].host):
+            return True  # nothing was ever confirmed that this one does not have
+        return roll.synced.get(name) == (backup, roll.servers[backup][2])
+
+    def _is_recovering(self, name: str) -> bool:
+        """Whether a server has not yet told that it serves."""
+        ready = self.roll.servers.get(name, (-1,))[0] >= self._incarnations[name]
+        if ready:
+            self._recovering.pop(name, None)
+        return name in self._recovering
+
+    def _choose_backups(self) -> None:
+        """Each server's stand-by: the next one that is on another host."""
+        if self.options.replicas == 0:
+            self.roll.backups = {}
+            return
+        names = list(self.servers)
+        chosen: dict[str, str] = {}
+        for at, name in enumerate(names):
+            for other in names[at + 1 :] + names[:at]:
+                if self.servers[other].host != self.servers[name].host:
+                    chosen[name] = other
+                    break
+        if chosen != self.roll.backups and self.options.replicas == 1 and not chosen:
+            self._note("no replicas", "job", why="all servers are on one host")
+        self.roll.backups = chosen
+
+    def _has_other_host(self, host: str) -> bool:
+        """Whether a server on this host will have a stand-by: nothing is confirmed before."""
+        others = [h for h in self.spawner.hosts() if h != host]
+        return self.options.replicas != 0 and self.options.servers > 1 and bool(others)
 
     def _may_help(self, rank: int, code: int) -> bool:
         """Whether to start a worker again: not one that failed before it had joined the job, which
         would fail again (no such program, a wrong import, another consistency)."""
-        if code > 0 and rank not in self._rendezvous.roll.lives:
+        if code > 0 and rank not in self.roll.lives:
             return False
         return self._may_restart(f"worker{rank}", self.options.worker_restarts)
 
@@ -281,29 +356,68 @@ class Job:
         self._restarts[name] = self._restarts.get(name, 0) + 1
         return self._restarts[name] <= limit
 
-    def _start_server(self, number: int) -> None:
-        name = f"server{number}"
+    # -- joiners and leavers
+
+    def scale(self, workers: int) -> None:
+        """The job shall go on with so many workers: newcomers join, or those with the highest
+        ranks leave after the step that they are in.
+
+        Raises:
+            ParamError: less than one.
+        """
+        if workers < 1:
+            raise ParamError(f"[scale] expected at least one worker, got {workers}")
+        self.roll.orders.append({"do": "scale", "workers": workers})
+
+    def _obey(self) -> None:
+        while self.roll.orders:
+            order = self.roll.orders.popleft()
+            if order["do"] == "scale" and order["workers"] >= 1:
+                self._scale(order["workers"])
+
+    def _scale(self, workers: int) -> None:
+        staying = [rank for rank in sorted(self.workers) if rank not in self.roll.leaving]
+        for rank in staying[workers:]:
+            self.roll.leaving.add(rank)
+            self._note("asked to leave", f"worker{rank}")
+        for _ in range(workers - len(staying)):
+            rank, self._next_rank = self._next_rank, self._next_rank + 1
+            self._start_worker(rank)
+
+    # -- processes
+
+    def _start_server(self, number: int, host: str) -> None:
+        name, options = f"server{number}", self.options
+        self._incarnations[name] = self._incarnations.get(name, -1) + 1
+        recover = self._recovering.get(name, "")
         task = {
             "name": name,
             "number": number,
-            "bind": f"tcp://{self.spawner.host}:*",
-            "rendezvous": self._rendezvous.address,
-            "token": self._rendezvous.token,
-            "folder": str(self._folder / name),
-            "num_workers": self.options.workers,
-            "num_servers": self.options.servers,
-            "options": self.options.store.to_json(),
+            "incarnation": self._incarnations[name],
+            "rendezvous": self.rendezvous.address,
+            "token": self.rendezvous.token,
+            "folder": f"{self._generation}/{name}",
+            "num_workers": options.workers,
+            "num_servers": options.servers,
+            "options": options.store.to_json(),
+            "snapshot": str(self._found.folder) if self._found else "",
+            "snapshot_folder": options.snapshots.folder,
+            "snapshot_versions": options.snapshots.versions if options.snapshots.folder else 0,
+            "stand_by": self._has_other_host(host),
+            "recover": recover,
+            "recover_address": self.roll.servers[recover][1] if recover else "",
         }
-        self.servers[name] = self.spawner.server(task)
-        self._note("server started", name)
+        self.servers[name] = self.spawner.server(task, host)
+        more = {"recovers_from": recover} if recover else {}
+        self._note("server started", name, host=self.servers[name].host, **more)
 
     def _start_worker(self, rank: int) -> None:
         self.workers[rank] = self.spawner.worker(rank, self._command, self._environment(rank))
-        self._note("worker started", f"worker{rank}")
+        self._note("worker started", f"worker{rank}", host=self.workers[rank].host)
 
     def _environment(self, rank: int) -> dict[str, str]:
         """MXNet's names, and the job's token."""
-        host, _, port = self._rendezvous.address.removeprefix("tcp://").rpartition(":")
+        host, _, port = self.rendezvous.address.removeprefix("tcp://").rpartition(":")
         return {
             "DMLC_ROLE": "worker",
             "DMLC_PS_ROOT_URI": host,
@@ -311,17 +425,17 @@ class Job:
             "DMLC_NUM_WORKER": str(self.options.workers),
             "DMLC_NUM_SERVER": str(self.options.servers),
             "DMLC_WORKER_ID": str(rank),
-            "MIXFLOW_JOB_TOKEN": self._rendezvous.token,
+            "MIXFLOW_JOB_TOKEN": self.rendezvous.token,
         }
 
     def _take_out(self, rank: int) -> None:
         """Tells the servers that nothing more is expected of a worker."""
-        addresses = {n: a for n, (_, a) in self._rendezvous.roll.servers.items()}
+        addresses: Mapping[str, str] = {n: at[1] for n, at in self.roll.servers.items()}
         client = Client(
             f"launcher{uuid.uuid4().hex}", rank, lambda key: "", self.options.store.policy
         )
         link = Link(client, addresses)
-        life = self._rendezvous.roll.lives.get(rank, 0)
+        life = self.roll.lives.get(rank, 0)
         try:
             call = link.call("leave", lambda c, now: c.leave(addresses, 2 * life + 1, now))
             call.wait(self.options.store.deadline)
@@ -333,9 +447,3 @@ class Job:
         self.events.append(
             {"time": time.monotonic() - self._began, "what": what, "who": who, **more}
         )
-
-
-def _memory_folder() -> str:
-    """A new folder that lies in memory where the system has such a place."""
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    return tempfile.mkdtemp(prefix="mixflow-", dir=base)

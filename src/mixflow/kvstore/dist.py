@@ -18,17 +18,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import _rt
 from ..errors import MixflowError, MXNetError, ShapeError
+from ..files import write_atomically
 from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from . import row_gradients
+from . import row_gradients, states
 from .base import (
     KVStore,
     KVStoreBase,
@@ -48,9 +50,11 @@ from .local import LocalKVStore
 from .messages import Array, Gradient
 from .options import NAMES, StoreOptions, policy_of
 from .policy import Backup
+from .pulse import Pulse, State
 from .rendezvous import Enquirer
 from .row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
 from .sharding import Entry
+from .snapshot import Snapshot
 from .transport.local import host_id, is_there, name_of
 from .transport.segments import available
 from .transport.zeromq import Call, Link
@@ -111,7 +115,14 @@ class DistKVStore(KVStore):
         host: name of this host: servers of the same name are reached through shared memory.
         merger: makes sure that this host has a merger, and gives its address: pushes and pulls go
             through it. None: straight to the servers.
+        resumed: whether the servers have started from a snapshot.
+
+    `first_step` tells how many steps this worker had done before it was started again, and
+    `steps_to_skip` how many of them `Module.fit` has not let go by yet. `restored` is what this
+    worker had saved in the snapshot that the job has started from (see `step_done`), or None.
     """
+
+    restored: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -124,6 +135,7 @@ class DistKVStore(KVStore):
         find: Callable[[], Mapping[str, str]] | None = None,
         host: str = "",
         merger: Callable[[], str] | None = None,
+        resumed: bool = False,
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -152,17 +164,20 @@ class DistKVStore(KVStore):
         self._link = Link(client, addresses, self.options.faults, find, host, self._lost)
         self._closed = False
         self._sampler: Sampler | None = None
-        self.first_step = self._take_part(client, life)
+        self._resumed = resumed
+        self._pulse: Pulse | None = None
+        self.first_step = self.steps_to_skip = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
         """Joins; a restarted worker goes on with the step that the servers lack."""
-        if life == 0 and self._rank < self._num_workers:
+        expected = self._rank < self._num_workers
+        if life == 0 and expected and not self._resumed:
             if client.via:  # the servers expect it from the start
                 self._join([client.via], 0, next(self._epoch))
             return 0
         rounds = self.options.policy.rounds
         reports = self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
-        if life:
+        if life or expected:
             first = client.resume(reports, rounds=rounds)
         else:
             first = client.newcomer(reports, rounds=rounds)
@@ -204,6 +219,11 @@ class DistKVStore(KVStore):
     def num_workers(self) -> int:
         """Number of workers that the job was started with."""
         return self._num_workers
+
+    @property
+    def step(self) -> int:
+        """Steps of this worker that are done, earlier lives included (see `step_done`)."""
+        return self._pulse.step if self._pulse is not None else self.first_step
 
     @property
     def parts_per_update(self) -> int:
@@ -501,20 +521,36 @@ class DistKVStore(KVStore):
         self._compression = Compression.from_params(compression_params)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """The states lie on the servers.
+        """Fetches the optimizer's states from the servers and writes them to a file, in the form
+        of a store of one process. The file appears whole or not at all.
 
         Raises:
-            MixflowError: always.
+            MixflowError: no optimizer is set, or no answer within the deadline.
         """
-        raise MixflowError("[kvstore] expected a store of one process to save states, got a job's")
+        optimizer = self._needed_optimizer()
+        keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
+        slices = [piece.name for entry, _ in keys.values() for piece in entry.slices]
+        self._wait_for_pushes()  # pushes of this worker come before
+        found = self._wait("states", lambda c, now: c.fetch_states(slices, now)).values
+        write_atomically(fname, states.to_archive(optimizer, keys, found))
 
     def load_optimizer_states(self, fname: str) -> None:
-        """The states lie on the servers.
+        """Gives the servers the states of a file that `save_optimizer_states` wrote, here or in a
+        store of one process. One worker's call is enough; the same by others changes nothing.
 
         Raises:
-            MixflowError: always.
+            FormatError: damaged, or states of other shapes.
+            MixflowError: no optimizer is set, or no answer within the deadline.
         """
-        raise MixflowError("[kvstore] expected a store of one process to load states, got a job's")
+        optimizer = self._needed_optimizer()
+        keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
+        found = states.from_archive(optimizer, keys, Path(fname).read_bytes())
+        self._wait("states", lambda c, now: c.put_states(found, now))
+
+    def _needed_optimizer(self) -> Optimizer:
+        if self._optimizer is None:
+            raise MixflowError("[kvstore] expected an optimizer, got none; call set_optimizer")
+        return self._optimizer
 
     def set_updater(self, updater: Callable[[Any, NDArray, NDArray], None]) -> None:
         """Updaters run in one process only.
@@ -584,10 +620,12 @@ class DistKVStore(KVStore):
             lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
             host,
             merger if _merges(found, host) else None,
+            bool(found["start"]["snapshot"]),
         )
         made._sampler = start_sampler(
             f"tcp://{uri}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
         )
+        made._follow(found["start"], f"tcp://{uri}:{port}", token)
         atexit.register(made._close_at_exit)
         return made
 
@@ -595,17 +633,60 @@ class DistKVStore(KVStore):
         """Bytes sent and received so far."""
         return self._link.moved_bytes
 
+    def _follow(self, start: Mapping[str, Any], address: str, token: str) -> None:
+        """Hears of snapshots from now on, and reads what this worker had saved in the one that
+        the job has started from."""
+        self._pulse = Pulse(
+            address,
+            token,
+            self._rank,
+            rounds=self.options.policy.rounds,
+            folder=str(start["folder"]),
+            every=int(start["every"]),
+            step=self.first_step,
+        )
+        if start["snapshot"]:
+            self.restored = Snapshot(start["snapshot"]).worker(self._rank)
+
+    def step_done(self, state: State | None = None) -> bool:
+        """Ends a step of this worker, after its pushes: the moment at which it may leave the job,
+        and at which its part of a snapshot is taken.
+
+        Args:
+            state: called where a snapshot is due: plain values (JSON) to be found in `restored`
+                after a return to it, and under 'arrays' tensors by name.
+
+        Returns:
+            Whether to go on; False: this worker was asked to leave, and should come to its end.
+
+        Raises:
+            FileError: the snapshot's folder is not writable.
+        """
+        if self._pulse is None:
+            return True
+        self._pulse.step_done(state)
+        return not self._pulse.leave
+
     def _close_at_exit(self) -> None:
         """A program that ended by an error does not leave the job: it is started again, and the
         others must not go on without its part."""
         if getattr(sys, "last_value", None) is not None:
             self.abandon()
-        else:
+            return
+        try:
+            self._wait_for_pushes()
             self.close()
+        except Exception as error:
+            # An error in an exit hook leaves the exit code 0: the job would take it for an end.
+            sys.stdout.flush()
+            print(f"mixflow: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def abandon(self) -> None:
         """Ends the connection without a word: to the servers the worker is lost, not done."""
         self._closed = True
+        if self._pulse is not None:
+            self._pulse.close()
         self._link.close()
         self._end_sampler()
 
@@ -613,26 +694,31 @@ class DistKVStore(KVStore):
         if self._sampler:
             self._sampler.close()
 
+    def _wait_for_pushes(self) -> None:
+        """The last pushes may still wait for their gradients, unknown to the link.
+
+        Raises:
+            MixflowError: a push or pull of a key has failed.
+        """
+        for known in self._keys.values():
+            known.tag.wait()
+
     def close(self) -> None:
         """Waits until every push is made and confirmed, and leaves the job. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         try:
-            self._wait_for_tasks()
+            with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
+                self._wait_for_pushes()
             self._link.settle(2 * self.options.deadline)
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._peers(), epoch, now))
         finally:
+            if self._pulse is not None:
+                self._pulse.close()
             self._link.close()
             self._end_sampler()
-
-    def _wait_for_tasks(self) -> None:
-        """Waits for pushes whose gradients are not there yet: the link does not know of them. An
-        error of theirs belongs to the arrays that they should have filled."""
-        for known in self._keys.values():
-            with contextlib.suppress(MXNetError):
-                known.tag.wait()
 
     def __enter__(self) -> DistKVStore:
         return self

@@ -15,6 +15,7 @@ from ..errors import ParamError
 from ..files import write_atomically
 from .cluster import Job, JobOptions, LocalSpawner, Spawner
 from .options import StoreOptions
+from .plan import SnapshotOptions
 from .policy import POLICIES, Policy, named
 from .transport.faults import Faults
 from .utilisation import UtilisationLog
@@ -39,6 +40,21 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--give-up", action="store_true", help="go on without a worker that is lost for good"
+    )
+    command.add_argument(
+        "--snapshot-folder", default="", help="that all hosts see; without one there are none"
+    )
+    command.add_argument(
+        "--snapshot-every", default="60s", help="seconds ('60s') or steps ('500') between two"
+    )
+    command.add_argument(
+        "--resume", action="store_true", help="start from the newest snapshot, if there is one"
+    )
+    command.add_argument(
+        "--replicas",
+        type=int,
+        choices=[0, 1],
+        help="other hosts that hold what is confirmed; default: 1 with servers on several hosts",
     )
     command.add_argument("--faults", default="", help="on purpose, e.g. 'lose=0.01,delay=0.1'")
     command.add_argument("--events", help="file for what happened, as JSON")
@@ -74,7 +90,17 @@ def launch(args: argparse.Namespace) -> None:
         faults=Faults.from_text(args.faults),
         sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
     )
-    options = JobOptions(args.num_workers, args.num_servers, store, worker_restarts=args.restarts)
+    seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
+    folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""
+    options = JobOptions(
+        args.num_workers,
+        args.num_servers,
+        store,
+        worker_restarts=args.restarts,
+        replicas=args.replicas,
+        snapshots=SnapshotOptions(folder, seconds, versions),
+        resume=args.resume,
+    )
     job = Job(args.program, options, _spawner(args.address))
     with contextlib.ExitStack() as after:
         if args.tensorboard:

@@ -16,7 +16,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +200,57 @@ class SharedLedger:
     def close(self) -> None:
         """Gives the folder up."""
         os.close(self._lock)
+
+
+class SharedReplicas:
+    """Records of other shards (see `replica.ReplicaStore`) in a folder, beside a ledger.
+
+    Args:
+        folder: made if missing; what an earlier process left there is taken over.
+
+    Raises:
+        FormatError: a damaged file.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[tuple[str, str], SliceFile] = {}
+        self._heads: dict[tuple[str, str], dict[str, Any]] = {}
+        for path in sorted(self.folder.glob("*.slice")):
+            file = SliceFile(path)
+            record, _ = file.read()
+            at = (str(record["origin"]), str(record["key"]))
+            self._files[at], self._heads[at] = file, record["head"]
+
+    def put(
+        self, origin: str, key: str, head: Mapping[str, Any], values: Mapping[str, Array]
+    ) -> None:
+        """Keeps a record, in place of an older one of the key."""
+        at = (origin, key)
+        if at not in self._files:
+            name = hashlib.blake2b(f"{origin}\0{key}".encode(), digest_size=16).hexdigest()
+            self._files[at] = SliceFile(self.folder / f"{name}.slice")
+        names = sorted(values)
+        record = {"origin": origin, "key": key, "head": dict(head), "names": names}
+        self._files[at].write(record, [values[name] for name in names])
+        self._heads[at] = dict(head)
+
+    def head(self, origin: str, key: str) -> dict[str, Any] | None:
+        """A record's plain values, or None."""
+        return self._heads.get((origin, key))
+
+    def get(self, origin: str, key: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
+        """A record, or None.
+
+        Raises:
+            FormatError: a damaged file.
+        """
+        if (origin, key) not in self._files:
+            return None
+        record, arrays = self._files[origin, key].read()
+        return record["head"], dict(zip(record["names"], arrays, strict=True))
+
+    def keys(self, origin: str) -> list[str]:
+        """Keys of a shard's records."""
+        return sorted(key for owner, key in self._heads if owner == origin)

@@ -37,7 +37,9 @@ from .messages import (
     Message,
     Pull,
     Push,
+    Query,
     Received,
+    Unknown,
     Values,
 )
 from .policy import Part, Policy, Sync
@@ -159,7 +161,13 @@ class Merger:
     def handle(self, message: Message, now: float) -> Outgoing:
         """Serves a worker's message and returns what to send to workers."""
         self._out = []
-        handlers = {Push: self._push, Pull: self._pull, Join: self._join, Leave: self._leave}
+        handlers = {
+            Push: self._push,
+            Query: self._query,
+            Pull: self._pull,
+            Join: self._join,
+            Leave: self._leave,
+        }
         handler = handlers.get(type(message))
         if handler is None:
             text = f"[kvstore merger] expected a push or a pull, got {type(message).__name__}"
@@ -230,6 +238,20 @@ class Merger:
                 piece.readers.add(asker)
         self._send(message.sender, Received(self.name, message.number, self.incarnation))
         self._leave_host(message.gradients, now)
+
+    def _query(self, message: Query, now: float) -> None:
+        """What became of a push: it is on its way here, or must be sent again."""
+        unknown = []
+        for key, parts in message.parts.items():
+            lane = self._lanes.get(key)
+            piece = lane and (lane.waiting.get(parts[0]) or lane.flying.get(parts[0]))
+            if piece is None:
+                unknown.append(key)
+        if unknown:
+            answer = Unknown(self.name, message.number, tuple(unknown), self.incarnation)
+            self._send(message.sender, answer)
+        else:
+            self._send(message.sender, Received(self.name, message.number, self.incarnation))
 
     def _leave_host(self, keys: Iterable[str], now: float) -> None:
         """Orders the pushes that need not wait any longer."""

@@ -71,6 +71,15 @@ class Push(Message):
 
 
 @dataclass(slots=True)
+class Query(Message):
+    """Asks what became of the push of this number: by slice, the parts that it held. Answered like
+    the push, or by `Unknown`. So a repeated push costs no values once it has been `Received`."""
+
+    parts: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    pull: bool = False
+
+
+@dataclass(slots=True)
 class Pull(Message):
     """Asks for slices at the worker's clocks. Answered by one or more `Values`; a slice that is
     not initialised yet is waited for. `rows` asks for rows of a slice only: int64, the values per
@@ -125,6 +134,20 @@ class Ask(Message):
 
 
 @dataclass(slots=True)
+class FetchStates(Message):
+    """Asks for the optimizer's states of slices. Answered by `States`."""
+
+    slices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class PutStates(Message):
+    """Sets the optimizer's states of slices; names as in `States`. Answered by `Done`."""
+
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Received(Message):
     """The push arrived; its gradients need not be sent again unless the server restarts."""
 
@@ -145,6 +168,21 @@ class Refused(Message):
     server has. The sender sends the others by themselves."""
 
     seen: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Unknown(Message):
+    """The server does not have the push of these slices: it must be sent again."""
+
+    slices: tuple[str, ...] = ()
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class States(Message):
+    """An optimizer's states; each stands under `join_name(slice, name)`."""
+
+    values: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -175,3 +213,52 @@ class Failed(Message):
 
     text: str = ""
     missing: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Replicate(Message):
+    """A shard's committed record for the shard that stands by for it; the number orders a
+    process's records. `key` '' is the roster. Answered by `Replicated`."""
+
+    key: str = ""
+    incarnation: int = 0
+    record: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Replicated(Message):
+    """The record of this key and number, or a later one, is kept here too."""
+
+    key: str = ""
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Fetch(Message):
+    """A shard that starts in the place of a lost one asks for its records: without a key, which
+    there are. From then on records of older incarnations are refused. Answered by `Fetched`."""
+
+    incarnation: int = 0
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class Fetched(Message):
+    """One record, or (`key` None) the keys of all."""
+
+    key: str | None = None
+    keys: tuple[str, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+def join_name(key: str, name: str) -> str:
+    """One text for a slice and the name of a state of it."""
+    return f"{key}|{name}"
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """What `join_name` has joined."""
+    key, _, name = text.rpartition("|")
+    return key, name

@@ -12,34 +12,51 @@ import json
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import MixflowError
 from ..extras import load
+from .plan import SnapshotPlan
 
 POLL_MS = 100
 
 
 @dataclass
 class Roll:
-    """What is known of a job's processes. One lock for all of it."""
+    """What is known of a job's processes, kept by the rendezvous' thread; the job's own thread
+    reads it and sets `backups`, `leaving` and `plan`.
+
+    `servers` holds incarnation, address and storage; `synced` who has everything of a server;
+    `backups` who shall (None: not chosen yet). `start` is what a worker needs to know of the
+    job's start.
+    """
 
     num_workers: int
     num_servers: int
     options: Mapping[str, Any]
-    servers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    start: Mapping[str, Any] = field(default_factory=dict)
+    plan: SnapshotPlan | None = None
+    servers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    backups: dict[str, str] | None = None
+    synced: dict[str, tuple[str, str]] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     nonces: dict[int, str] = field(default_factory=dict)
     take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
     hosts: dict[int, str] = field(default_factory=dict)
+    leaving: set[int] = field(default_factory=set)
+    steps: dict[int, int] = field(default_factory=dict)
+    orders: deque[dict[str, Any]] = field(default_factory=deque)
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
         kinds: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "register": self._register,
             "hello": self._hello,
+            "beat": self._beat,
+            "order": self._order,
             "servers": lambda _: self._servers(),
             "usage": self.take_usage,
         }
@@ -53,8 +70,42 @@ class Roll:
 
     def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name, life = str(request["name"]), int(request["incarnation"])
-        if life >= self.servers.get(name, (0, ""))[0]:
-            self.servers[name] = (life, str(request["address"]))
+        if life < self.servers.get(name, (0,))[0]:
+            # A process whose place was taken.
+            return {"marks": [], "backup": None, "alone": False}
+        if request["address"]:
+            self.servers[name] = (life, str(request["address"]), str(request["storage"]))
+        if request["synced"]:
+            backup, storage = request["synced"]
+            self.synced[name] = (str(backup), str(storage))
+        marks = self._planned(name, int(request["version"]), request)
+        backups = self.backups or {}
+        backup_name = backups.get(name)
+        known = self.servers.get(backup_name) if backup_name else None
+        backup_at = [backup_name, known[1], known[2]] if known else None
+        alone = self.backups is not None and backup_name is None
+        return {**marks, "backup": backup_at, "alone": alone}
+
+    def _planned(self, who: str, step: int, request: Mapping[str, Any]) -> dict[str, Any]:
+        if self.plan is None:
+            return {"marks": []}
+        return self.plan.beat(
+            who,
+            step,
+            time.monotonic(),
+            saved=[int(n) for n in request["saved"]],
+            late=[int(n) for n in request["late"]],
+            states=bool(request.get("states")),
+        )
+
+    def _beat(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        rank, step = int(request["rank"]), int(request["step"])
+        self.steps[rank] = step
+        marks = self._planned(f"worker{rank}", step, request)
+        return {**marks, "leave": rank in self.leaving}
+
+    def _order(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.orders.append({"do": str(request["do"]), "workers": int(request["workers"])})
         return {}
 
     def _servers(self) -> dict[str, Any]:
@@ -82,6 +133,7 @@ class Roll:
             "life": self.lives[rank],
             "num_workers": self.num_workers,
             "options": dict(self.options),
+            "start": dict(self.start),
         }
 
 

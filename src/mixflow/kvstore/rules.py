@@ -13,7 +13,7 @@ from ..errors import ParamError
 from .policy import Bounded, Policy
 
 if TYPE_CHECKING:
-    from .server import Applier
+    from .slots import Applier
 
 #: Setting of a table's rule: this, then its name.
 TABLE = "table "

@@ -11,11 +11,11 @@ caller passes the time. Not thread-safe; one caller at a time.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from ..errors import MixflowError
 from ..ndarray.rows import wide
@@ -28,6 +28,7 @@ from .messages import (
     Done,
     Enter,
     Failed,
+    FetchStates,
     Gradient,
     Init,
     Join,
@@ -37,130 +38,29 @@ from .messages import (
     Placed,
     Pull,
     Push,
+    PutStates,
+    Query,
     Received,
     Refused,
     Report,
+    States,
+    Unknown,
     Values,
+    join_name,
+    split_name,
 )
-from .policy import Member, Part, Policy, Progress, Verdict
+from .policy import Member, Part, Policy, Verdict
 from .row_gradients import RowGradient, chosen
 from .rules import Rules
 from .sharding import Directory
+from .slots import Applier, Ledger, Memory, Reader, Slot, add_reader
+from .snapshot import Capture
 
-__all__ = ["Add", "Applier", "Assign", "Ledger", "Memory", "Shard"]
+__all__ = ["Add", "Applier", "Assign", "Ledger", "Memory", "Outgoing", "Shard"]
 
 Outgoing = list[tuple[str, Message]]
 #: Bytes from which a slice's commit may wait until its values are on their way.
 DEFER_BYTES = 256 << 10
-
-
-class Applier(Protocol):
-    """Turns a merged gradient into a new value. Owned by one shard."""
-
-    @property
-    def replaces(self) -> bool:
-        """Whether a merged gradient is the new value, whatever the old one was."""
-
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
-        """Updates `value` (flat, in place) with `merged` (same shape, or `RowGradient`), a sum of
-        `count` parts."""
-
-    def configure(self, setting: str, value: dict[str, Any]) -> None:
-        """Takes a setting of `Configure`.
-
-        Raises:
-            MixflowError: unknown setting or bad value.
-        """
-
-    def states(self, key: str) -> dict[str, Array]:
-        """What it keeps for a slice (momentum and the like) by name; its own arrays."""
-
-    def restore(self, key: str, states: dict[str, Array]) -> None:
-        """Takes back what `states` gave; it may keep the arrays."""
-
-
-class Ledger(Protocol):
-    """Keeps a shard's committed state; `Memory` forgets it with the process."""
-
-    #: Whether anything is kept: else a shard need not collect the states of its optimizer.
-    durable: bool
-
-    def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
-        """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
-
-    def commit_roster(self, roster: dict[str, Any]) -> None:
-        """Makes the membership and the settings the durable ones (plain JSON values)."""
-
-    def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
-        """What `commit` has kept: key, value, states, progress."""
-
-    def roster(self) -> dict[str, Any] | None:
-        """What `commit_roster` has kept, or None."""
-
-
-class Memory:
-    """A ledger in this process's memory; it outlives a shard only in the simulator.
-
-    `keep=False` keeps nothing: the shard's own arrays are then all there is.
-    """
-
-    def __init__(self, keep: bool = False) -> None:
-        self.durable = keep
-        self._slices: dict[str, tuple[Array, dict[str, Array], dict[str, Any]]] = {}
-        self._roster: dict[str, Any] | None = None
-
-    def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
-        """Copies the slice's state."""
-        if self.durable:
-            copied = {name: state.copy() for name, state in states.items()}
-            self._slices[key] = (value.copy(), copied, progress.to_json())
-
-    def commit_roster(self, roster: dict[str, Any]) -> None:
-        """Keeps the roster."""
-        if self.durable:
-            self._roster = copy.deepcopy(roster)
-
-    def slices(self) -> Iterable[tuple[str, Array, dict[str, Array], Progress]]:
-        """Copies of what was committed."""
-        for key, (value, states, progress) in self._slices.items():
-            kept = {name: state.copy() for name, state in states.items()}
-            yield key, value.copy(), kept, Progress.from_json(progress)
-
-    def roster(self) -> dict[str, Any] | None:
-        """What was committed, or None."""
-        return copy.deepcopy(self._roster)
-
-
-@dataclass(slots=True)
-class Reader:
-    """A read that waits: who asked, under which number, at which clock, since when, for which
-    rows (None: all)."""
-
-    sender: str
-    number: int
-    worker: int
-    clock: int
-    since: float
-    rows: Array | None = None
-
-
-@dataclass(slots=True)
-class Slot:
-    """A slice: value, its rule, progress, the sums of open rounds, and who waits for what."""
-
-    value: Array
-    policy: Policy
-    applier: Applier
-    progress: Progress = field(default_factory=Progress)
-    sums: dict[int, Sum] = field(default_factory=dict)
-    pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    readers: list[Reader] = field(default_factory=list)
-
-
-def _add(readers: list[Reader], reader: Reader) -> None:
-    """Adds a reader. A copy of its request changes nothing, its waiting time included."""
-    if all((r.sender, r.number) != (reader.sender, reader.number) for r in readers):
-        readers.append(reader)
 
 
 def _plain(gradient: Gradient, size: int) -> Array:
@@ -187,6 +87,7 @@ class Shard:
         incarnation: int = 0,
         decode: Callable[[Gradient, int], Any] = _plain,
         arena: Arena | None = None,
+        capture: Capture | None = None,
     ) -> None:
         self.name = name
         self.policy = policy
@@ -209,7 +110,11 @@ class Shard:
         self._early: dict[str, list[Reader]] = {}
         self.directory = directory
         self._decode = decode
+        #: Copies slices for snapshots.
+        self.capture = capture or Capture(policy.rounds)
         self._out: Outgoing = []
+        #: Whether what confirms leaves at once: then it also says that a push has arrived.
+        self.prompt: Callable[[], bool] = lambda: True
         #: Whether `finish` is called after what `handle` and `tick` gave has been sent.
         self.deferring = False
         self._uncommitted: dict[str, Slot] = {}
@@ -224,6 +129,9 @@ class Shard:
             Enter: self._enter,
             Configure: self._configure,
             Ask: self._ask,
+            Query: self._query,
+            FetchStates: self._fetch_states,
+            PutStates: self._put_states,
         }
         self._restore()
 
@@ -234,6 +142,7 @@ class Shard:
             self.members = {int(w): Member(int(first)) for w, first in roster["members"]}
             self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
             self._configured = dict(roster["configured"])
+            self._barriers = {int(w): int(count) for w, count in roster["barriers"]}
             for setting, value in roster["settings"]:
                 self._set(str(setting), value)
             if self.directory is not None:
@@ -254,18 +163,25 @@ class Shard:
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
             self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
+        self.capture.see(key, self.slots, self.states, self.roster)
+
+    def states(self, key: str) -> dict[str, Array]:
+        """Optimizer states of a slice, by name."""
+        return self.slots[key].applier.states(key)
 
     def _commit_roster(self) -> None:
-        members = [(w, m.first) for w, m in sorted(self.members.items())]
-        self.ledger.commit_roster(
-            {
-                "members": members,
-                "epochs": sorted(self._epochs.items()),
-                "configured": sorted(self._configured.items()),
-                "settings": self._settings,
-                "directory": self.directory.to_json() if self.directory else None,
-            }
-        )
+        self.ledger.commit_roster(self.roster())
+
+    def roster(self) -> dict[str, Any]:
+        """Membership, settings and directory as plain values."""
+        return {
+            "members": [(w, m.first) for w, m in sorted(self.members.items())],
+            "epochs": sorted(self._epochs.items()),
+            "configured": sorted(self._configured.items()),
+            "barriers": sorted(self._barriers.items()),
+            "settings": list(self._settings),
+            "directory": self.directory.to_json() if self.directory else None,
+        }
 
     def _set(self, setting: str, value: dict[str, Any]) -> None:
         """Takes a setting; of several for the same thing the last one is kept.
@@ -303,6 +219,9 @@ class Shard:
         """Ends waits that have passed the deadline: with an error that names the missing workers,
         or by going on without them (`give_up`)."""
         self._out = []
+        while self.capture.wanted:
+            number = self.capture.wanted.popleft()
+            self.capture.mark(number, self.slots, self.states, self.roster)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
             for reader in [r for r in waiting if now - r.since > self.deadline]:
@@ -396,20 +315,43 @@ class Shard:
                 continue
             elif self._open(key, gradient.parts, message):
                 continue
+            else:
+                late = self._verdicts(key, gradient.parts).count(Verdict.STALE)
+                self.slots[key].progress.stale += late
             done.append(key)
         self._confirm(message.sender, message.number, done)
         if refused:
             self._send(message.sender, Refused(self.name, message.number, refused))
+        parts = {key: g.parts for key, g in message.gradients.items() if key not in refused}
         if message.pull:
-            self._park(message, now, refused)
+            self._park(message, parts, now)
         self._settle(message.gradients, now)
-        if not self._all_confirmed(message):
+        if not (self.prompt() and self._all_confirmed(message)):
             self._send(message.sender, Received(self.name, message.number, self.incarnation))
 
     def _all_confirmed(self, message: Push) -> bool:
         """Whether the answers so far say more than that the push has arrived."""
         said = [a for _, a in self._out if isinstance(a, Applied) and a.number == message.number]
         return set(message.gradients) <= {key for answer in said for key in answer.slices}
+
+    def _query(self, message: Query, now: float) -> None:
+        """Tells again what became of a push, or that it must be sent again."""
+        unknown, done = [], []
+        for key, parts in message.parts.items():
+            if key not in self.slots or Verdict.NEW in self._verdicts(key, parts):
+                unknown.append(key)
+            elif not self._open(key, parts, message):
+                done.append(key)
+        if unknown:
+            answer = Unknown(self.name, message.number, tuple(unknown), self.incarnation)
+            self._send(message.sender, answer)
+        else:
+            self._send(message.sender, Received(self.name, message.number, self.incarnation))
+        self._confirm(message.sender, message.number, done)
+        known = {key: parts for key, parts in message.parts.items() if key not in unknown}
+        if message.pull:
+            self._park(message, known, now)
+        self._settle(known, now)
 
     def _checked(self, key: str, gradient: Gradient) -> Any:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""
@@ -433,12 +375,10 @@ class Shard:
         paired = zip(parts, verdicts, strict=True)
         return tuple(part for part, verdict in paired if verdict is not Verdict.NEW)
 
-    def _open(self, key: str, parts: Iterable[Part], message: Push) -> bool:
+    def _open(self, key: str, parts: Iterable[Part], message: Message) -> bool:
         """Whether parts that were seen stand in a round that is still open; the sender is then
-        told when it closes. Late parts are counted."""
+        told when it closes."""
         slot = self.slots[key]
-        stale = [v is Verdict.STALE for v in self._verdicts(key, parts)]
-        slot.progress.stale += sum(stale)
         for part in parts:
             if part.worker in slot.progress.rounds.get(part.step, ()):
                 self._await(slot, part.step, message)
@@ -466,7 +406,7 @@ class Shard:
         return False
 
     @staticmethod
-    def _await(slot: Slot, step: int, message: Push) -> None:
+    def _await(slot: Slot, step: int, message: Message) -> None:
         waiting = slot.pushes.setdefault(step, [])
         if (message.sender, message.number) not in waiting:
             waiting.append((message.sender, message.number))
@@ -475,20 +415,19 @@ class Shard:
         if keys:
             self._send(sender, Applied(self.name, number, tuple(keys), self.incarnation))
 
-    def _park(self, message: Push, now: float, refused: Iterable[str]) -> None:
-        for key, gradient in message.gradients.items():
-            if key in refused:
-                continue
-            worker, step = gradient.parts[-1]
+    def _park(self, message: Message, parts: Mapping[str, tuple[Part, ...]], now: float) -> None:
+        """The sender of a push reads the slices once its own parts are in them."""
+        for key, pushed in parts.items():
+            worker, step = pushed[-1]
             reader = Reader(message.sender, message.number, worker, step + 1, now)
-            _add(self.slots[key].readers, reader)
+            add_reader(self.slots[key].readers, reader)
 
     def _pull(self, message: Pull, now: float) -> None:
         for key, clock in message.clocks.items():
             rows = message.rows.get(key)
             reader = Reader(message.sender, message.number, message.worker, clock, now, rows)
             slot = self.slots.get(key)
-            _add(slot.readers if slot else self._early.setdefault(key, []), reader)
+            add_reader(slot.readers if slot else self._early.setdefault(key, []), reader)
         self._settle(filter(self.slots.__contains__, message.clocks), now)
 
     def _join(self, message: Join, now: float) -> None:
@@ -507,9 +446,12 @@ class Shard:
 
     def _enter(self, message: Enter, now: float) -> None:
         before = self._barriers.get(message.worker, 0)
-        self._barriers[message.worker] = max(before, message.count)
+        if message.count > before:
+            # A worker that is started again comes to barriers that the others have passed.
+            self._barriers[message.worker] = message.count
+            self._commit_roster()
         reader = Reader(message.sender, message.number, message.worker, message.count, now)
-        _add(self._entered, reader)
+        add_reader(self._entered, reader)
         self._open_barrier()
 
     def _open_barrier(self) -> None:
@@ -545,6 +487,28 @@ class Shard:
     def _ask(self, message: Ask, now: float) -> None:
         report = {key: slot.progress.to_json() for key, slot in self.slots.items()}
         self._send(message.sender, Report(self.name, message.number, report, self.incarnation))
+
+    def _fetch_states(self, message: FetchStates, now: float) -> None:
+        found = {
+            join_name(key, name): state
+            for key in message.slices
+            for name, state in self.states(self._checked_key(key)).items()
+        }
+        self._send(message.sender, States(self.name, message.number, found))
+
+    def _checked_key(self, key: str) -> str:
+        self._slot(key)
+        return key
+
+    def _put_states(self, message: PutStates, now: float) -> None:
+        grouped: dict[str, dict[str, Array]] = {}
+        for text, state in message.values.items():
+            key, name = split_name(text)
+            grouped.setdefault(self._checked_key(key), {})[name] = np.array(state, copy=True)
+        for key, states in grouped.items():
+            self.slots[key].applier.restore(key, states)
+            self._commit(key, self.slots[key])
+        self._send(message.sender, Done(self.name, message.number))
 
     def _settle(self, keys: Iterable[str], now: float) -> None:
         """Closes the rounds that are complete, and answers the reads that have become possible:

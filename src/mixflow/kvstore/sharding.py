@@ -98,6 +98,17 @@ class Directory:
                 itemsize = np.dtype(entry.dtype).itemsize
                 self._bytes[piece.server] += (piece.end - piece.begin) * itemsize
 
+    def move(self, entries: Mapping[str, Entry]) -> None:
+        """Places keys that are cut already: their slices keep their bounds."""
+        for key, entry in entries.items():
+            itemsize = np.dtype(entry.dtype).itemsize
+            moved = []
+            for piece in entry.slices:
+                server = min(range(self.servers), key=lambda s: (self._bytes[s], s))
+                self._bytes[server] += (piece.end - piece.begin) * itemsize
+                moved.append(piece._replace(server=server))
+            self.entries[key] = Entry(entry.size, entry.dtype, tuple(moved))
+
     def _cut(self, key: str, size: int, itemsize: int, row: int = 0) -> Iterable[Slice]:
         count = self.servers if size >= self.bound else 1
         for part, (begin, end) in enumerate(spans(size, count, row or self.alignment)):

@@ -122,9 +122,10 @@ def _rebuilt(name: str, value: Any, arrays: list[Array]) -> Any:
         return {key: _gradient(one, arrays) for key, one in value.items()}
     if name in ("values", "rows"):
         return {key: arrays[one] for key, one in value.items()}
-    if name == "seen":
+    if name in ("seen", "parts"):
         return {key: _parts(one) for key, one in value.items()}
-    return tuple(value) if name in ("slices", "missing") and isinstance(value, list) else value
+    is_tuple = name in ("slices", "missing", "keys") and isinstance(value, list)
+    return tuple(value) if is_tuple else value
 
 
 def _gradient(value: Any, arrays: list[Array]) -> Gradient:

@@ -279,12 +279,18 @@ class BaseModule:
         )
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         train_metric = _metric.create(eval_metric)
-        done = self._steps_done()
+        begin_epoch, inside = self._go_on(train_data, begin_epoch, num_epoch)
         for epoch in range(begin_epoch, num_epoch):
             began = time.monotonic()
-            if done and (done := self._skip(train_data, done)):
-                continue
-            self._train_epoch(train_data, epoch, train_metric, batch_end_callback, monitor)
+            # An epoch that was under way may have nothing left; else an iterator that was used up
+            # before `fit` gives its next epoch.
+            batches = train_data if inside else _some(train_data)
+            inside = False
+            whole = self._train_epoch(
+                train_data, batches, epoch, train_metric, batch_end_callback, monitor
+            )
+            if not whole:  # the worker was asked to leave its job
+                return
             for name, value in train_metric.get_global_name_value():
                 self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
             self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.monotonic() - began)
@@ -301,33 +307,26 @@ class BaseModule:
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
             train_data.reset()
 
-    def _steps_done(self) -> int:
-        """Batches of this call of `fit` that were trained on before the process was restarted."""
-        return 0
+    def _go_on(self, train_data: DataIter, begin_epoch: int, num_epoch: int) -> tuple[int, bool]:
+        """Epoch to begin with, and whether it was under way when the process was started again;
+        the data are at its next batch then."""
+        return begin_epoch, False
 
-    @staticmethod
-    def _skip(train_data: DataIter, count: int) -> int:
-        """Lets data go by, as it did before the process was restarted: up to `count` batches of an
-        epoch. How many remain; the next epoch begins then."""
-        while count:
-            try:
-                next(train_data)
-            except StopIteration:
-                train_data.reset()
-                return count
-            count -= 1
-        return 0
+    def _step_done(self, train_data: DataIter, epoch: int, batches: int) -> bool:
+        """Called after each batch; False ends the training."""
+        return True
 
     def _train_epoch(
         self,
         train_data: DataIter,
+        batches: Iterable[DataBatch],
         epoch: int,
         train_metric: Any,
         callbacks: Callbacks,
         monitor: Any,
-    ) -> None:
+    ) -> bool:
         train_metric.reset()
-        for nbatch, batch in enumerate(_some(train_data)):
+        for nbatch, batch in enumerate(batches):
             if monitor is not None:
                 monitor.tic()
             self.forward_backward(batch)
@@ -336,6 +335,9 @@ class BaseModule:
             if monitor is not None:
                 monitor.toc_print()
             call_all(callbacks, BatchEndParam(epoch, nbatch, train_metric, locals()))
+            if not self._step_done(train_data, epoch, nbatch + 1):
+                return False
+        return True
 
     def _end_epoch(self, epoch: int, callbacks: Callbacks) -> None:
         if callbacks is not None:

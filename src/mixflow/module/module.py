@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from .. import initializer as init
@@ -12,9 +11,8 @@ from .. import optimizer as opt
 from ..checkpoint import load_checkpoint, save_checkpoint
 from ..context import Context, cpu
 from ..errors import MixflowError, ParamError, ShapeError
-from ..files import write_atomically
 from ..initializer import InitDesc
-from ..io import DataBatch, DataDesc
+from ..io import DataBatch, DataDesc, DataIter
 from ..ndarray import NDArray
 from ..symbol import Symbol
 from . import stores
@@ -427,9 +425,13 @@ class Module(BaseModule):
             stores.fill(store, weights, self._optimizer, self._updater)
         return store
 
-    def _steps_done(self) -> int:
-        """Batches that this worker had trained on before it was started again."""
-        return stores.steps_done(self._kvstore)
+    def _go_on(self, train_data: DataIter, begin_epoch: int, num_epoch: int) -> tuple[int, bool]:
+        """See `BaseModule`: where this worker was before it was started again."""
+        return stores.go_on(self._kvstore, self, train_data, begin_epoch, num_epoch)
+
+    def _step_done(self, train_data: DataIter, epoch: int, batches: int) -> bool:
+        """See `BaseModule`: gives the store what its snapshots need."""
+        return stores.step_done(self._kvstore, self, train_data, epoch, batches)
 
     def _trained_names(self) -> list[str]:
         requests = self._executors.grad_req
@@ -550,8 +552,7 @@ class Module(BaseModule):
     def save_optimizer_states(self, fname: str) -> None:
         """Writes the optimizer's states; the file appears whole or not at all."""
         self._require("optimizer_initialized")
-        assert self._updater is not None
-        write_atomically(fname, self._updater.get_states())
+        stores.save_states(self._kvstore, self._updater, fname)
 
     def load_optimizer_states(self, fname: str, allow_pickle: bool = False) -> None:
         """Reads what `save_optimizer_states` wrote.
@@ -560,8 +561,7 @@ class Module(BaseModule):
             FormatError: damaged, or one of MXNet's pickles without `allow_pickle`.
         """
         self._require("optimizer_initialized")
-        assert self._updater is not None
-        self._updater.set_states(Path(fname).read_bytes(), allow_pickle)
+        stores.load_states(self._kvstore, self._updater, fname, allow_pickle)
         self._fused = None
 
     def save_checkpoint(

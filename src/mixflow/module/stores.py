@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .. import kvstore as kvs
+from .. import ndarray as nd
+from .. import random
+from ..files import write_atomically
+from ..io import DataIter
 from ..kvstore import DistKVStore
 from ..ndarray import NDArray
 
@@ -27,9 +32,86 @@ def parts_per_update(store: Any) -> int:
     return store.parts_per_update if isinstance(store, DistKVStore) else 1
 
 
-def steps_done(store: Any) -> int:
-    """Batches that this worker had trained on before it was started again."""
-    return store.first_step if isinstance(store, DistKVStore) else 0
+def go_on(
+    store: Any, module: Any, data: DataIter, begin_epoch: int, num_epoch: int
+) -> tuple[int, bool]:
+    """Brings the data to where this worker was before it was started again, and takes back what it
+    had saved in the job's snapshot.
+
+    Returns:
+        The epoch to begin with, and whether it was under way.
+    """
+    if not isinstance(store, DistKVStore) or not store.steps_to_skip:
+        return begin_epoch, False
+    epoch, saved = begin_epoch, store.restored
+    if saved is not None and "epoch" in saved:
+        store.restored = None  # for this call of `fit` only
+        if saved["data"] is not None:
+            data.load_state_dict(saved["data"])  # type: ignore[attr-defined]  # as it was saved
+            epoch = int(saved["epoch"])
+            store.steps_to_skip -= int(saved["step"])
+        else:
+            left = store.steps_to_skip - int(saved["step"])
+            store.steps_to_skip = int(saved["step"])
+            epoch = _skip(store, data, epoch, num_epoch)
+            store.steps_to_skip += left
+        if saved["arrays"]:
+            module.set_params(module.get_params()[0], saved["arrays"])
+        random.set_state(saved["random"])
+    return _skip(store, data, epoch, num_epoch), True
+
+
+def _skip(store: DistKVStore, data: DataIter, epoch: int, num_epoch: int) -> int:
+    """Lets data go by, as it did before: the batches that the store has to skip, up to the end of
+    this call of `fit`. Returns the epoch that it comes to."""
+    while store.steps_to_skip > 0 and epoch < num_epoch:
+        try:
+            next(data)
+            store.steps_to_skip -= 1
+        except StopIteration:
+            data.reset()
+            epoch += 1
+    return epoch
+
+
+def step_done(store: Any, module: Any, data: DataIter, epoch: int, batches: int) -> bool:
+    """Tells a job's store that a step is done; it asks for the worker's state where a snapshot is
+    due. False: this worker shall leave."""
+    if not isinstance(store, DistKVStore):
+        return True
+
+    def state() -> dict[str, Any]:
+        nd.waitall()  # draws that a pending plan has yet to make
+        return {
+            "epoch": epoch,
+            "batch": batches,
+            "step": store.step,
+            "data": data.state_dict() if hasattr(data, "state_dict") else None,
+            "random": random.get_state(),
+            "arrays": module.get_params()[1],
+        }
+
+    return store.step_done(state)
+
+
+def save_states(store: Any, updater: Any, path: str) -> None:
+    """Writes the optimizer's states: those of the servers, where they are the ones that update."""
+    if isinstance(store, DistKVStore):
+        store.save_optimizer_states(path)
+    else:
+        write_atomically(path, updater.get_states())
+
+
+def load_states(store: Any, updater: Any, path: str, allow_pickle: bool) -> None:
+    """Reads what `save_states` wrote.
+
+    Raises:
+        FormatError: damaged, or one of MXNet's pickles without `allow_pickle`.
+    """
+    if isinstance(store, DistKVStore):
+        store.load_optimizer_states(path)
+    else:
+        updater.set_states(Path(path).read_bytes(), allow_pickle)
 
 
 def fill(

@@ -18,10 +18,11 @@ from ...errors import FormatError
 from ...extras import load
 from .. import wire
 from ..merging import Arena
-from ..messages import Message, Received
+from ..messages import Fetch, Message, Received, Replicate
 from . import local
 from .faults import Faults, Mangler
 from .link import Call, Link, as_frames, milliseconds
+from .peers import Peers
 from .segments import Blocks, SharedArena
 
 __all__ = ["Call", "Link", "Logic", "Server"]
@@ -39,6 +40,7 @@ class Logic(Protocol):
     def tick(self, now: float) -> list[tuple[str, Message]]:
         """Does what is due and returns what to send."""
 
+    name: str
     #: Set by the server: it calls `finish`.
     deferring: bool
 
@@ -62,7 +64,7 @@ class Server:
     carry; what is sent to them goes the same ways.
 
     Args:
-        shard: the shard's logic.
+        shard: the shard's logic (a `Shard` or a `ReplicatedShard`).
         address: where to bind; 'tcp://host:*' takes a free port (see `address`).
         faults: faults on the messages that are sent.
         host: name of this host; peers of another name are not taken for local ones.
@@ -102,6 +104,9 @@ class Server:
         self._wake_out, self._wake_in = os.pipe()
         for descriptor in (self._wake_out, self._wake_in):
             os.set_blocking(descriptor, False)
+        #: Other servers, for what this one sends of itself.
+        self.others = Peers(self._zmq, self._context, shard.name)
+        self._polled: list[Any] = []
         if self._listener is not None:
             shard.move_values(SharedArena(self._blocks))
 
@@ -126,15 +131,19 @@ class Server:
             if self._listener is not None:
                 self._listener.close()
             self._socket.close()
+            self.others.close()
             self._context.term()
             os.close(self._wake_in)
             os.close(self._wake_out)
 
     def _round(self) -> None:
         times = [self.shard.next_deadline(), self._mangler.next_time, self._held_until]
+        self._poll_others()
         for ready, _ in self._poller.poll(milliseconds(times, time.monotonic())):
             if ready is self._socket:
-                self._receive()
+                self._receive(ready, 1)
+            elif ready in self._polled:
+                self._receive(ready, 0)
             elif ready in self._peers:
                 self._receive_local(self._peers[ready])
             elif ready == self._wake_out:
@@ -144,8 +153,8 @@ class Server:
         now = time.monotonic()
         self._serve(self.shard.tick(now), now)
         self._do_posted(now)
-        for to, frames in self._mangler.due(now):
-            self._send(to, frames)
+        for late in self._mangler.due(now):
+            self._send(*late)
         if self._held_until is not None and now >= self._held_until:
             self._flush(list(self._held))
         for channel in [c for c in self._peers.values() if not c.open]:
@@ -174,6 +183,16 @@ class Server:
         """Ends `run` within `IDLE_SECONDS`."""
         self._stopped.set()
 
+    def _poll_others(self) -> None:
+        """Sockets to other servers come and go."""
+        sockets = self.others.sockets()
+        if sockets != self._polled:
+            for socket in self._polled:
+                self._poller.unregister(socket)
+            for socket in sockets:
+                self._poller.register(socket, self._zmq.POLLIN)
+            self._polled = sockets
+
     def _accept(self) -> None:
         assert self._listener is not None
         channel = local.accept(self._listener, self._blocks)
@@ -181,11 +200,12 @@ class Server:
             self._peers[channel.number] = channel
             self._poller.register(channel.number, self._zmq.POLLIN)
 
-    def _receive(self) -> None:
+    def _receive(self, socket: Any, skip: int) -> None:
+        """Takes what has come; `skip` frames in front name the sender."""
         with contextlib.suppress(self._zmq.Again):
             while True:
-                found = self._socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
-                frames = [frame.buffer for frame in found[1:]]
+                found = socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
+                frames = [frame.buffer for frame in found[skip:]]
                 self.received_bytes += sum(len(f) for f in frames)
                 # What can't be read can't be answered: whoever sent it will time out.
                 with contextlib.suppress(FormatError):
@@ -226,9 +246,10 @@ class Server:
             if self._mangler.faults.delay or self._mangler.faults.rate:
                 frames = [bytes(frame) for frame in frames]
             size = sum(len(f) for f in frames)
-            for receiver, copy in self._mangler.put((to, frames), now):
-                for _, sent in self._mangler.take_time((receiver, copy), size, now):
-                    self._send(receiver, sent)
+            to_peer = isinstance(message, (Replicate, Fetch))
+            for copy in self._mangler.put((to, frames, to_peer), now):
+                for sent in self._mangler.take_time(copy, size, now):
+                    self._send(*sent)
         if self._held:
             if self._held_until is None:
                 self._held_until = now + HOLD_SECONDS
@@ -250,8 +271,11 @@ class Server:
         for name in [n for n, c in self._channels.items() if c is channel]:
             self._send(name, wire.encode(message))
 
-    def _send(self, to: str, frames: list[Any]) -> None:
+    def _send(self, to: str, frames: list[Any], to_peer: bool = False) -> None:
         self.sent_bytes += sum(len(f) for f in frames)
+        if to_peer:
+            self.others.send(to, frames)
+            return
         # Copied by ZeroMQ: the arrays are the shard's own and change with its next message.
         self._socket.send_multipart([to.encode(), *frames], copy=True)
 

@@ -1,0 +1,399 @@
+"""Snapshots of a job: what its servers and workers keep, as files to start again from.
+
+The hazard: a state that never was. Slices change one by one, so a copy of all of them at a moment
+of the clock mixes versions. Where pushes form rounds, a snapshot has a **number**: it holds every
+slice as it was when its version became that number, and each worker's state as it was after that
+many of its steps, whenever each of them came to it. Where they do not (`Async`, `Bounded`), each
+slice is copied as it stands when its shard hears of the snapshot: whole by itself, with the parts
+that it holds, so that a resumed job still counts each part once.
+
+A snapshot is a folder of plain files: arrays as `.npy` (never pickled), JSON for the rest, a
+worker's tensors as `.params`. Every file is written under a temporary name and renamed; the
+snapshot exists when its `snapshot.json` does, which is written last.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import ndarray as nd
+from ..errors import FileError, FormatError
+from ..files import write_atomically
+from .messages import Array
+from .policy import Progress
+from .sharding import BIG_ARRAY, Directory, Entry
+from .slots import Slot
+from .states import cut, join
+
+INDEX = "snapshot.json"
+VERSION = 1
+#: Captures of a shard that may wait for others at a time; older ones are given up.
+OPEN_CAPTURES = 2
+
+
+class Record(NamedTuple):
+    """A slice in a snapshot: value, optimizer states by name, progress as JSON values."""
+
+    value: Array
+    states: dict[str, Array]
+    progress: dict[str, Any]
+
+
+@dataclass
+class Captured:
+    """What a shard gives to a snapshot."""
+
+    number: int
+    slices: dict[str, Record] = field(default_factory=dict)
+    roster: dict[str, Any] = field(default_factory=dict)
+
+
+class Capture:
+    """Copies a shard's slices when they come to the number of a snapshot. Pure logic.
+
+    Args:
+        rounds: whether slices count rounds; else a mark is answered at once.
+        every: versions between snapshots (0: only those that are marked).
+    """
+
+    def __init__(self, rounds: bool, every: int = 0) -> None:
+        self.rounds = rounds
+        self.every = every
+        #: Marks that have come (from any thread), and what is ready to be written.
+        self.wanted: deque[int] = deque()
+        self.done: deque[Captured] = deque()
+        #: Numbers that a slice had passed before they were marked.
+        self.late: set[int] = set()
+        self._marks: set[int] = set()
+        self._open: dict[int, Captured] = {}
+        self._highest = 0
+
+    def mark(
+        self,
+        number: int,
+        slots: Mapping[str, Slot],
+        states: Callable[[str], dict[str, Array]],
+        roster: Callable[[], dict[str, Any]],
+    ) -> None:
+        """A snapshot of this number is wanted."""
+        if number in self._marks or number in self.late:
+            return
+        if not self.rounds:
+            self._marks.add(number)
+            captured = Captured(number, roster=roster())
+            for key, slot in slots.items():
+                captured.slices[key] = _record(slot, states(key))
+            self.done.append(captured)
+        elif any(slot.progress.version >= number for slot in slots.values()):
+            self.late.add(number)
+        else:
+            self._marks.add(number)
+
+    def see(
+        self,
+        key: str,
+        slots: Mapping[str, Slot],
+        states: Callable[[str], dict[str, Array]],
+        roster: Callable[[], dict[str, Any]],
+    ) -> None:
+        """A slice has a new version."""
+        version = slots[key].progress.version
+        if not self.rounds:
+            workers = max(1, len(slots[key].progress.clocks))
+            if self.every and version // workers // self.every > self._highest:
+                self._highest = version // workers // self.every
+                self.mark(self._highest * self.every, slots, states, roster)
+            return
+        # Version 0 is where a slice begins, no step of anybody.
+        periodic = self.every and version and version % self.every == 0
+        if version in self._marks or periodic:
+            found = self._open.setdefault(version, Captured(version, roster=roster()))
+            found.slices[key] = _record(slots[key], states(key))
+        for number, captured in list(self._open.items()):
+            self._close(number, captured, version, slots, states)
+        for number in sorted(self._open)[:-OPEN_CAPTURES]:
+            del self._open[number]  # slices that are not pushed once a step never meet
+
+    def _close(
+        self,
+        number: int,
+        captured: Captured,
+        version: int,
+        slots: Mapping[str, Slot],
+        states: Callable[[str], dict[str, Array]],
+    ) -> None:
+        """Ends a capture that has every slice. Slices that nobody ever pushes stay at version 0;
+        that they do is known once another has left the number behind."""
+        missing = [key for key in slots if key not in captured.slices]
+        idle = all(not slots[k].progress.version and not slots[k].progress.rounds for k in missing)
+        if missing and not (idle and version > number):
+            return
+        for key in missing:
+            captured.slices[key] = _record(slots[key], states(key))
+        del self._open[number]
+        self._marks.discard(number)
+        self.done.append(captured)
+
+
+def _record(slot: Slot, states: Mapping[str, Array]) -> Record:
+    copied = {name: np.array(state, copy=True) for name, state in states.items()}
+    return Record(slot.value.copy(), copied, slot.progress.to_json())
+
+
+def folder_of(place: str | Path, number: int) -> Path:
+    """Folder of a snapshot."""
+    return Path(place) / f"snapshot-{number:010d}"
+
+
+def write_shard(folder: Path, server: str, captured: Captured) -> None:
+    """Writes a shard's part.
+
+    Raises:
+        FileError: the folder is not writable.
+    """
+    _make(folder / server)
+    slices: list[dict[str, Any]] = []
+    for key, record in sorted(captured.slices.items()):
+        arrays = {"": record.value, **record.states}
+        files = {
+            name: _write_array(folder, f"{server}/{len(slices):06d}.{name or 'value'}.npy", array)
+            for name, array in arrays.items()
+        }
+        slices.append({"name": key, "progress": record.progress, "arrays": files})
+    text = {"version": VERSION, "slices": slices, "roster": captured.roster}
+    write_atomically(folder / f"{server}.json", json.dumps(text).encode())
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"[snapshot] expected to make {folder}, got: {error.strerror}") from None
+
+
+def _write_array(folder: Path, name: str, array: Array) -> dict[str, Any]:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    head = {"descr": flat.dtype.str, "fortran_order": False, "shape": flat.shape}
+    write_atomically(folder / name, [_npy_head(head), flat.view(np.uint8).tobytes()])
+    crc = zlib.crc32(flat.view(np.uint8).data)
+    return {"file": name, "dtype": flat.dtype.str, "size": flat.size, "crc": crc}
+
+
+def _npy_head(head: Mapping[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, dict(head))
+    return stream.getvalue()
+
+
+def write_worker(folder: Path, rank: int, state: Mapping[str, Any]) -> None:
+    """Writes a worker's part: plain values (data position, random state), and under 'arrays' its
+    own tensors by name.
+
+    Raises:
+        FileError: the folder is not writable.
+    """
+    _make(folder)
+    plain = dict(state)
+    arrays = plain.pop("arrays", {})
+    if arrays:
+        nd.save(str(folder / f"worker{rank}.params"), arrays)
+    text = json.dumps({"version": VERSION, "state": plain, "arrays": sorted(arrays)})
+    write_atomically(folder / f"worker{rank}.json", text.encode())
+
+
+def write_index(folder: Path, index: Mapping[str, Any]) -> None:
+    """Makes a snapshot exist: all its parts are there.
+
+    Args:
+        index: number, servers (names), workers (ranks with a state), num_workers, policy.
+    """
+    text = json.dumps({"version": VERSION, **index}, indent=1)
+    write_atomically(folder / INDEX, text.encode())
+
+
+def complete(place: str | Path) -> list[tuple[int, Path]]:
+    """Snapshots in a folder, oldest first: number and folder."""
+    found = []
+    for index in Path(place).glob(f"snapshot-*/{INDEX}"):
+        text = index.parent.name.removeprefix("snapshot-")
+        if text.isdigit():
+            found.append((int(text), index.parent))
+    return sorted(found)
+
+
+def forget_after(place: str | Path, number: int) -> None:
+    """Removes what a timeline that is given up has left: snapshots past `number`, whole or not."""
+    for folder in Path(place).glob("snapshot-*"):
+        text = folder.name.removeprefix("snapshot-")
+        if text.isdigit() and int(text) > number:
+            (folder / INDEX).unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune(place: str | Path, keep: int) -> None:
+    """Removes all but the newest `keep` snapshots, and unfinished ones that are older."""
+    kept = complete(place)[-keep:]
+    if not kept:
+        return
+    for folder in Path(place).glob("snapshot-*"):
+        text = folder.name.removeprefix("snapshot-")
+        if text.isdigit() and int(text) < kept[0][0]:
+            (folder / INDEX).unlink(missing_ok=True)  # first: a part of it is none
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict) or found["version"] != VERSION:
+            raise FormatError(f"[snapshot] expected version {VERSION} in {path}, got another")
+        return found
+    except FormatError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise FormatError(
+            f"[snapshot] expected a part of a snapshot in {path}, got {error!r}"
+        ) from None
+
+
+class Snapshot:
+    """A snapshot on disk.
+
+    Raises:
+        FormatError: not one, or damaged.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.index = _read_json(self.folder / INDEX)
+        try:
+            self.number = int(self.index["number"])
+            self.num_workers = int(self.index["num_workers"])
+            self.policy = str(self.index["policy"])
+            self.servers = [str(name) for name in self.index["servers"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"[snapshot] expected an index in {folder}, got {error!r}") from None
+        self._parts = {name: _read_json(self.folder / f"{name}.json") for name in self.servers}
+
+    @property
+    def settings(self) -> list[Any]:
+        """What the workers had set: the optimizer and the like."""
+        return list(self._roster()["settings"])
+
+    def _roster(self) -> dict[str, Any]:
+        for part in self._parts.values():
+            if part["roster"].get("directory") is not None:
+                found: dict[str, Any] = part["roster"]
+                return found
+        raise FormatError(f"[snapshot] expected a directory of keys in {self.folder}, got none")
+
+    def entries(self) -> dict[str, Entry]:
+        """Every key as it was cut."""
+        return {k: Entry.from_json(v) for k, v in self._roster()["directory"].items()}
+
+    def worker(self, rank: int) -> dict[str, Any] | None:
+        """What a worker has saved, or None."""
+        if rank not in self.index.get("workers", []):
+            return None
+        part = _read_json(self.folder / f"worker{rank}.json")
+        arrays = nd.load(str(self.folder / f"worker{rank}.params")) if part["arrays"] else {}
+        return {**part["state"], "arrays": arrays}
+
+    def _slices(self) -> dict[str, dict[str, Any]]:
+        return {piece["name"]: piece for part in self._parts.values() for piece in part["slices"]}
+
+    def _array(self, described: Mapping[str, Any]) -> Array:
+        """One array, checked against what the index says of it before it is used."""
+        path = self.folder / str(described["file"])
+        if ".." in path.parts:
+            raise FormatError(f"[snapshot] expected files below {self.folder}, got {path}")
+        try:
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise FormatError(f"[snapshot] expected an array in {path}, got {error}") from None
+        good = found.dtype.str == described["dtype"] and found.shape == (described["size"],)
+        if not good or zlib.crc32(found.view(np.uint8)) != described["crc"]:
+            raise FormatError(f"[snapshot] expected the array of the index in {path}, got another")
+        return np.array(found)
+
+    def record(self, described: Mapping[str, Any]) -> Record:
+        """A slice as it was saved."""
+        arrays = {str(name): self._array(file) for name, file in described["arrays"].items()}
+        return Record(arrays.pop(""), arrays, dict(described["progress"]))
+
+    def shard(
+        self, number: int, servers: int, rounds: bool, bound: int = BIG_ARRAY
+    ) -> tuple[Directory, Iterator[tuple[str, Record]]]:
+        """The part of server `number` of `servers` (any number), and where all keys live then.
+
+        Under rounds keys are cut anew. Else slices stay as they were cut, as each has its own
+        progress, and only move.
+
+        Raises:
+            FormatError: damaged.
+        """
+        directory = Directory(servers, bound)
+        if rounds:
+            known = self.entries().items()
+            directory.place({k: (e.size, e.dtype, np.dtype(e.dtype).itemsize) for k, e in known})
+        else:
+            directory.move(self.entries())
+        return directory, self._cut_anew(directory, number)
+
+    def _cut_anew(self, directory: Directory, number: int) -> Iterator[tuple[str, Record]]:
+        old, described = self.entries(), self._slices()
+        for key, entry in directory.entries.items():
+            mine = [piece for piece in entry.slices if piece.server == number]
+            if not mine:
+                continue
+            try:
+                records = {p.name: self.record(described[p.name]) for p in old[key].slices}
+            except KeyError as error:
+                raise FormatError(
+                    f"[snapshot] expected slice {error} in {self.folder}, got none"
+                ) from None
+            if [p[2:] for p in old[key].slices] == [p[2:] for p in entry.slices]:
+                yield from ((piece.name, records[piece.name]) for piece in mine)
+                continue
+            value = np.concatenate([records[p.name].value for p in old[key].slices])
+            states = cut(entry, join(old[key], {name: r.states for name, r in records.items()}))
+            progress = next(iter(records.values())).progress
+            for piece in mine:
+                part = value[piece.begin : piece.end].copy()
+                yield piece.name, Record(part, states.get(piece.name, {}), progress)
+
+
+def progress_at(record: Record, number: int, rounds: bool) -> Progress:
+    """The progress with which a slice of snapshot `number` starts again."""
+    found = Progress.from_json(record.progress)
+    if rounds:
+        # Idle slices have version 0; workers start with step `number` everywhere.
+        found.version, found.clocks, found.ahead = number, {}, {}
+    return found
+
+
+def newest(place: str | Path) -> Snapshot | None:
+    """The newest snapshot that is whole; damaged ones are passed over.
+
+    Raises:
+        FormatError: there are some, but all are damaged.
+    """
+    errors = []
+    for _, folder in reversed(complete(place)):
+        try:
+            return Snapshot(folder)
+        except FormatError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return None

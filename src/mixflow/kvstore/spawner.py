@@ -1,0 +1,217 @@
+"""Starts the processes of a job, here: `LocalSpawner`; by Ray: `ray_cluster.py`.
+
+The hazard is a process that is left behind, or its state in memory. Every process is held by a
+pipe or a parent-death signal, every folder in memory by a janitor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ParamError
+
+PR_SET_PDEATHSIG = 1
+
+
+class Process(Protocol):
+    """A process somewhere. `exit_code` does not block; None while it runs."""
+
+    @property
+    def host(self) -> str:
+        """The host that it was started on."""
+
+    def exit_code(self) -> int | None:
+        """Its code, or None while it runs."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+
+class Spawner(Protocol):
+    """Starts the processes of a job."""
+
+    @property
+    def address(self) -> str:
+        """Where the job's rendezvous can be reached (a host)."""
+
+    def hosts(self) -> list[str]:
+        """The hosts that live, in a fixed order. A lost host does not come back under its name."""
+
+    def server(self, task: dict[str, Any], host: str) -> Process:
+        """A server shard of this task (see `serve`) on a host; its 'folder' is relative to the
+        place where the host keeps the job's state.
+
+        Raises:
+            MixflowError: no place, or the host is gone.
+        """
+
+    def worker(self, rank: int, command: Sequence[str], env: dict[str, str]) -> Process:
+        """A worker: the user's command with these environment names set."""
+
+    def forget(self, folder: str) -> None:
+        """Removes a folder of the job's state on every host."""
+
+    def close(self) -> None:
+        """Ends every process that it has started, and removes what they kept in memory."""
+
+
+class LocalProcess:
+    """A child of this process; it dies with it."""
+
+    def __init__(self, child: subprocess.Popen[Any], host: str) -> None:
+        self._child = child
+        self.host = host
+
+    def exit_code(self) -> int | None:
+        """Its code, or None while it runs."""
+        return self._child.poll()
+
+    def kill(self) -> None:
+        """SIGKILL; waits for the end."""
+        self._child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(5)
+        if self._child.stdin:
+            self._child.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._child.pid
+
+
+def _die_with_parent() -> None:
+    """Runs in the child: SIGKILL when the thread that made it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class MemoryFolder:
+    """A new folder that lies in memory where the system has such a place; it is removed by
+    `close`, or when this process ends in any way."""
+
+    def __init__(self) -> None:
+        base = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        self.path = Path(tempfile.mkdtemp(prefix="mixflow-", dir=base))
+        script = str(Path(__file__).with_name("janitor.py"))
+        self._janitor = subprocess.Popen(
+            [sys.executable, "-I", "-S", script, str(self.path)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Removes the folder. Safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        assert self._janitor.stdin is not None
+        self._janitor.kill()  # there is nothing left for it to do
+        self._janitor.wait()
+        self._janitor.stdin.close()
+
+
+class LocalSpawner:
+    """Processes on this host.
+
+    Args:
+        hosts: as how many hosts this one plays (each with a place of its own for what its servers
+            keep), to see what a job does when one is lost: `lose_host`.
+
+    Raises:
+        ParamError: no host.
+    """
+
+    address = "127.0.0.1"
+
+    def __init__(self, hosts: int = 1) -> None:
+        if hosts < 1:
+            raise ParamError(f"[launch] expected at least one host, got {hosts}")
+        self._all: list[LocalProcess] = []
+        self._hosts = [f"host{number}" for number in range(hosts)]
+        self._memory: MemoryFolder | None = None
+
+    def hosts(self) -> list[str]:
+        """See `Spawner`."""
+        return list(self._hosts)
+
+    @property
+    def folder(self) -> Path:
+        """Where servers keep their state; below it one folder per host."""
+        if self._memory is None:
+            self._memory = MemoryFolder()
+        return self._memory.path
+
+    def server(self, task: dict[str, Any], host: str = "host0") -> LocalProcess:
+        """See `Spawner`."""
+        folder = str(self.folder / host / task["folder"])
+        task = {**task, "folder": folder, "bind": f"tcp://{self.address}:*"}
+        return self._keep(start_server(task), host)
+
+    def worker(
+        self, rank: int, command: Sequence[str], env: dict[str, str], folder: str | None = None
+    ) -> LocalProcess:
+        """See `Spawner`; `folder` is the working folder."""
+        host = self._hosts[rank % len(self._hosts)]
+        return self._keep(start_worker(command, env, folder), host)
+
+    def _keep(self, child: subprocess.Popen[Any], host: str) -> LocalProcess:
+        made = LocalProcess(child, host)
+        self._all.append(made)
+        return made
+
+    def forget(self, folder: str) -> None:
+        """See `Spawner`."""
+        for host in self._hosts:
+            shutil.rmtree(self.folder / host / folder, ignore_errors=True)
+
+    def lose_host(self, host: str) -> None:
+        """Loses a host on purpose: its processes and what they kept are gone at once."""
+        self._hosts.remove(host)
+        for process in self._all:
+            if process.host == host:
+                process.kill()
+        shutil.rmtree(self.folder / host, ignore_errors=True)
+
+    def close(self) -> None:
+        """Kills what still runs, and removes the folder."""
+        for process in self._all:
+            process.kill()
+        if self._memory is not None:
+            self._memory.close()
+
+
+def start_server(task: dict[str, Any]) -> subprocess.Popen[Any]:
+    """A server's process, with its task on standard input."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "mixflow.kvstore.serve"],
+        stdin=subprocess.PIPE,
+        preexec_fn=_die_with_parent,
+        start_new_session=True,
+    )
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(task).encode() + b"\n")
+    child.stdin.flush()
+    return child
+
+
+def start_worker(
+    command: Sequence[str], env: dict[str, str], folder: str | None = None
+) -> subprocess.Popen[Any]:
+    """A worker's process."""
+    return subprocess.Popen(
+        list(command),
+        env={**os.environ, **env},
+        cwd=folder,
+        preexec_fn=_die_with_parent,
+        start_new_session=True,
+    )

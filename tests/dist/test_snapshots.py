@@ -1,0 +1,160 @@
+"""Jobs that go back to a snapshot, or that another host stands by for: real processes."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_jobs import COUNTER, nothing_is_left_behind, progressed  # noqa: F401
+
+from mixflow.kvstore import snapshot
+from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.options import StoreOptions, policy_of
+from mixflow.kvstore.plan import SnapshotOptions
+from mixflow.kvstore.spawner import LocalSpawner
+
+FIT = str(Path(__file__).with_name("fit.py"))
+
+
+def counting(folder, steps=30, name="dist_sync", hosts=1, servers=2, pause=0.02, **options):
+    store = StoreOptions(policy_of(name), deadline=30.0, repeat=0.1, bound=1000)
+    command = [sys.executable, COUNTER, str(steps), str(pause), str(folder), name]
+    options = JobOptions(2, servers, store, deadline=100.0, **options)
+    return Job(command, options, LocalSpawner(hosts))
+
+
+def run(job, act=None):
+    thread = threading.Thread(target=act, args=[job], daemon=True) if act else None
+    if thread:
+        thread.start()
+    assert job.run() == 0
+    if thread:
+        thread.join(5)
+
+
+def ends(folder):
+    return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
+
+
+def what(job):
+    return [event["what"] for event in job.events]
+
+
+def lose_after(folder, steps, host="host1"):
+    def act(job):
+        progressed(folder, steps)
+        job.spawner.lose_host(host)
+
+    return act
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_job_resumes_with_another_number_of_servers(tmp_path, servers):
+    place = tmp_path / "snapshots"
+    saved = SnapshotOptions(str(place), versions=10)
+    first = counting(tmp_path, steps=25, snapshots=saved)
+    run(first)
+    assert [n for n, _ in snapshot.complete(place)] == [10, 20]
+    assert what(first).count("snapshot") == 2
+    again = counting(tmp_path, steps=40, servers=servers, snapshots=saved, resume=True)
+    run(again)
+    assert ends(tmp_path) == [{"small": [80.0], "big": [80.0]}] * 2
+    steps = (tmp_path / "steps0").read_text().split("\n")[:-1]
+    assert [int(line.split()[1]) for line in steps] == [*range(25), *range(20, 40)]
+    assert [n for n, _ in snapshot.complete(place)] == [30, 40]
+
+
+def test_snapshots_by_time_are_taken_and_announced(tmp_path):
+    place = tmp_path / "snapshots"
+    job = counting(tmp_path, steps=220, snapshots=SnapshotOptions(str(place), seconds=0.5))
+    run(job)
+    numbers = [e["number"] for e in job.events if e["what"] == "snapshot"]
+    assert numbers and numbers == sorted(set(numbers))
+    found = snapshot.newest(place)
+    for number, servers in ((0, 1), (1, 2)):
+        _, records = found.shard(number, servers, True, 1000)
+        for _, record in records:
+            assert (record.value == 2 * found.number).all()
+
+
+@pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
+def test_without_replicas_a_lost_host_takes_the_job_back_to_its_snapshot(tmp_path, name, capfd):
+    saved = SnapshotOptions(str(tmp_path / "snapshots"), versions=5)
+    job = counting(tmp_path, name=name, hosts=2, replicas=0, snapshots=saved)
+    run(job, lose_after(tmp_path, 18))
+    back = [e for e in job.events if e["what"] == "rolled back"]
+    assert len(back) == 1 and back[0]["snapshot"] >= 5
+    assert "the job goes back to snapshot" in capfd.readouterr().err
+    # Async reads need not see the others' last pushes; the last worker to end has.
+    found = ends(tmp_path)
+    if name == "dist_sync":
+        assert found == [{"small": [60.0], "big": [60.0]}] * 2
+    assert max(end["small"][0] for end in found) == 60
+    assert max(max(end["big"]) for end in found) == 60
+
+
+def test_without_a_snapshot_it_goes_back_to_the_beginning(tmp_path):
+    job = counting(tmp_path, hosts=2, replicas=0)
+    run(job, lose_after(tmp_path, 10))
+    assert [e["snapshot"] for e in job.events if e["what"] == "rolled back"] == [None]
+    assert ends(tmp_path) == [{"small": [60.0], "big": [60.0]}] * 2
+
+
+@pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
+def test_with_a_replica_a_lost_host_loses_nothing(tmp_path, name):
+    job = counting(tmp_path, name=name, hosts=3)
+    run(job, lose_after(tmp_path, 12))
+    assert "rolled back" not in what(job) and "host lost" in what(job)
+    assert [e["recovers_from"] for e in job.events if "recovers_from" in e] == ["server0"]
+    found = ends(tmp_path)
+    if name == "dist_sync":
+        assert found == [{"small": [60.0], "big": [60.0]}] * 2
+    assert max(end["small"][0] for end in found) == 60
+
+
+def test_both_hosts_one_after_the_other(tmp_path):
+    def act(job):
+        progressed(tmp_path, 8)
+        job.spawner.lose_host("host0")
+        progressed(tmp_path, 25)
+        os.kill(job.servers["server1"].pid, signal.SIGKILL)
+        progressed(tmp_path, 40)
+        job.spawner.lose_host("host1")
+
+    job = counting(tmp_path, steps=60, hosts=3)
+    run(job, act)
+    assert what(job).count("host lost") == 2 and "rolled back" not in what(job)
+    assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
+
+
+def fitted(folder, act=None, hosts=1, **options):
+    out = folder / "weights.npz"
+    command = [sys.executable, FIT, str(out), "16", "0.02"]
+    store = StoreOptions(deadline=30.0, repeat=0.1)
+    job = Job(command, JobOptions(2, 2, store, deadline=100.0, **options), LocalSpawner(hosts))
+    run(job, act)
+    return job, dict(np.load(out))
+
+
+def test_fit_goes_on_from_a_snapshot_as_if_nothing_had_happened(tmp_path):
+    for name in ("whole", "lost"):
+        (tmp_path / name).mkdir()
+    _, whole = fitted(tmp_path / "whole")
+
+    def act(job):
+        place = tmp_path / "snapshots"
+        while not snapshot.complete(place):
+            threading.Event().wait(0.02)
+        threading.Event().wait(0.2)
+        job.spawner.lose_host("host1")
+
+    saved = SnapshotOptions(str(tmp_path / "snapshots"), versions=7)
+    job, lost = fitted(tmp_path / "lost", act, hosts=2, replicas=0, snapshots=saved)
+    assert "rolled back" in what(job)
+    assert snapshot.newest(tmp_path / "snapshots").worker(1)["random"]
+    for key, value in whole.items():
+        np.testing.assert_allclose(lost[key], value, atol=1e-6)
