@@ -51,6 +51,12 @@ def job(folder, steps=20, pause=0.03):
     return Job(command, JobOptions(2, 2, store, deadline=120.0), RaySpawner())
 
 
+def memory():
+    """Folders of Ray nodes' state in memory; those of local jobs begin with a host."""
+    found = Path("/dev/shm").glob("mixflow-*/[0-9]*")
+    return {path.parent for path in found}
+
+
 def ends(folder):
     return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
 
@@ -84,6 +90,7 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
 def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
     doomed = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
     cluster.wait_for_nodes(30)
+    before = memory()
     made = job(tmp_path, steps=60)
     # The doomed node comes first, so that a server and a worker are on it.
     hosts = made.spawner.hosts
@@ -101,3 +108,7 @@ def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
     what = [e["what"] for e in made.events]
     assert "host lost" in what and "rolled back" not in what
     assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
+    deadline = time.monotonic() + 10
+    while memory() - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not memory() - before, "the state of the killed node is still in memory"

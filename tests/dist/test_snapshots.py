@@ -84,17 +84,23 @@ def test_snapshots_by_time_are_taken_and_announced(tmp_path):
 @pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
 def test_without_replicas_a_lost_host_takes_the_job_back_to_its_snapshot(tmp_path, name, capfd):
     saved = SnapshotOptions(str(tmp_path / "snapshots"), versions=5)
-    job = counting(tmp_path, name=name, hosts=2, replicas=0, snapshots=saved)
-    run(job, lose_after(tmp_path, 18))
+
+    def act(job):
+        while not snapshot.complete(tmp_path / "snapshots"):
+            threading.Event().wait(0.02)
+        job.spawner.lose_host("host1")
+
+    job = counting(tmp_path, steps=120, name=name, hosts=2, replicas=0, snapshots=saved)
+    run(job, act)
     back = [e for e in job.events if e["what"] == "rolled back"]
     assert len(back) == 1 and back[0]["snapshot"] >= 5
     assert "the job goes back to snapshot" in capfd.readouterr().err
     # Async reads need not see the others' last pushes; the last worker to end has.
     found = ends(tmp_path)
     if name == "dist_sync":
-        assert found == [{"small": [60.0], "big": [60.0]}] * 2
-    assert max(end["small"][0] for end in found) == 60
-    assert max(max(end["big"]) for end in found) == 60
+        assert found == [{"small": [240.0], "big": [240.0]}] * 2
+    assert max(end["small"][0] for end in found) == 240
+    assert max(max(end["big"]) for end in found) == 240
 
 
 def test_without_a_snapshot_it_goes_back_to_the_beginning(tmp_path):

@@ -110,13 +110,12 @@ class MemoryFolder:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
+        self._janitor.wait()  # it goes on as nobody's child
 
     def close(self) -> None:
         """Removes the folder. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         assert self._janitor.stdin is not None
-        self._janitor.kill()  # there is nothing left for it to do
-        self._janitor.wait()
         self._janitor.stdin.close()
 
 

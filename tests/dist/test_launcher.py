@@ -1,0 +1,54 @@
+"""The launcher is killed at a random moment: nothing of its job is left, and it can go on."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from test_jobs import COUNTER, progressed
+
+from mixflow.cli import main
+from mixflow.kvstore import snapshot
+
+pytest.importorskip("zmq")
+MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
+COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
+
+
+def is_gone(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_killed_launcher_leaves_nothing_and_goes_on_from_its_snapshot(tmp_path, number):
+    draw, place = random.Random(number), tmp_path / "snapshots"
+    command = ["launch", "-n", "2", "--snapshot-folder", str(place), "--snapshot-every", "5"]
+    program = [sys.executable, COUNTER, "120", "0.03", str(tmp_path)]
+    launcher = subprocess.Popen([sys.executable, "-c", MAIN, *command, *program])
+    progressed(tmp_path, 1 + draw.randrange(80))
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    # The place of its state, by the lock that a server holds.
+    folders = {Path(f.path).parents[2] for p in family for f in p.open_files() if "owner" in f.path}
+    assert folders and len(family) >= 3
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait(10)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if all(map(is_gone, family)) and not any(map(Path.exists, folders)):
+            break
+        time.sleep(0.1)
+    assert all(map(is_gone, family)) and not any(map(Path.exists, folders))
+    found = snapshot.complete(place)
+    events = tmp_path / "events.json"
+    assert main([*command, "--resume", "--events", str(events), *program]) == 0
+    for rank in range(2):
+        end = json.loads((tmp_path / f"end{rank}").read_text())
+        assert end == {"small": [240.0], "big": [240.0]}
+    resumed = [e["snapshot"] for e in json.loads(events.read_text()) if e["what"] == "resumed"]
+    assert resumed == [n for n, _ in found[-1:]]
