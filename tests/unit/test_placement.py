@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixflow as mx
-from mixflow import _rt, config
+from mixflow import _rt, cli, config
 from mixflow.errors import GraphError, MXNetError, ParamError, UnknownNameError
 from mixflow.placement import Auto, Report
 
@@ -523,3 +525,87 @@ def test_lstm_of_two_layers_over_two_contexts():
     # One step of the first layer after another goes to the second, and gradients come back.
     copies = [s for s in executor.plan(True).steps if s.op == "_CrossDeviceCopy"]
     assert len(copies) >= 2 * steps
+
+
+# -- contexts run beside each other
+
+
+@pytest.fixture
+def threaded():
+    if _rt.core.name != "native" or _rt.core.engine_kind() != "threaded":
+        pytest.skip("needs tasks that run beside the caller")
+
+
+def test_a_context_does_not_wait_for_another(threaded):
+    left = mx.sym.exp(mx.sym.Variable("x"), name="left")
+    right = mx.sym.square(mx.sym.Variable("y"), name="right")
+    executor = mx.sym.Group([left, right]).simple_bind(
+        CPUS[0], x=(4,), y=(4,), placement={"right": CPUS[1], "y": CPUS[1]}
+    )
+    executor.arg_dict["y"][:] = 3.0
+    go = threading.Event()
+    held = executor.arg_dict["x"]
+    _rt.core.push(lambda: go.wait(20), [], [held], "hold")
+    try:
+        executor.forward()
+        np.testing.assert_array_equal(executor.outputs[1].asnumpy(), 9.0)
+    finally:
+        go.set()
+    np.testing.assert_array_equal(executor.outputs[0].asnumpy(), 1.0)
+
+
+class Waiting(mx.operator.CustomOp):
+    """Ends when told so."""
+
+    go = threading.Event()
+
+    def forward(self, is_train, req, in_data, out_data, aux):
+        assert self.go.wait(20)
+        self.assign(out_data[0], req[0], in_data[0])
+
+
+@mx.operator.register("placement_waiting")
+class WaitingProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes):
+        return Waiting()
+
+
+def test_a_piece_gives_away_what_it_made_before_it_ends(threaded):
+    data = mx.sym.Variable("x")
+    first = mx.sym.exp(data, name="first")
+    slow = mx.sym.Custom(data, op_type="placement_waiting", name="slow")
+    sent = mx.sym.square(first, name="sent")
+    executor = mx.sym.Group([slow, sent]).simple_bind(CPUS[0], x=(4,), placement={"sent": CPUS[1]})
+    plan = executor.plan().plan
+    assert [len(p.compiled.phase_ends) for p in plan.parts] == [1, 1]
+    Waiting.go.clear()
+    try:
+        executor.forward()
+        np.testing.assert_array_equal(executor.outputs[1].asnumpy(), 1.0)
+    finally:
+        Waiting.go.set()
+    np.testing.assert_array_equal(executor.outputs[0].asnumpy(), 0.0)
+
+
+def test_many_steps_without_a_wait():
+    symbol = two_groups()
+    made = []
+    for groups in (None, GROUPS):
+        executor = bound(symbol, group2ctx=groups, grad_req="add")
+        for _ in range(60):
+            executor._forward_backward(None)
+        made.append({n: g.asnumpy() for n, g in executor.grad_dict.items()})
+    assert_same(made[1], made[0], 1e-4)
+
+
+# -- the command
+
+
+def test_command(capsys):
+    arguments = ["placement", "--network", "mlp", "--batch-size", "4", "--costs", "estimated"]
+    assert cli.main([*arguments, "--nodes"]) == 0
+    shown = capsys.readouterr().out
+    assert "cpu(0)" in shown
+    assert "critical path: " in shown
+    assert cli.main(["placement", "--network", "mlpp"]) == 1
+    assert "mlp" in capsys.readouterr().err

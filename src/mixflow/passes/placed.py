@@ -109,7 +109,7 @@ class PlacedPlan:
         return pieces.index(action.piece) if action.piece in pieces else -1
 
     def bytes_on(self, device: Device) -> int:
-        """Bytes of a device: its arena, and the arrays that values are sent from or to."""
+        """Bytes of a device's arena, and of the arrays there that values are sent from or to."""
         total = sum(p.compiled.memory["arena"] for p in self.parts if p.device == device)
         for number, transfer in enumerate(self.transfers):
             own = transfer.given < 0 and transfer.first == number

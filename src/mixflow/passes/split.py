@@ -144,6 +144,7 @@ class _Splitting:
         self.order = self._ordered(_sorted(nodes, order), seconds, copying)
         self.place = {n: k for k, n in enumerate(self.order)}
         self.piece: dict[Node, _Piece] = {}
+        self.sent = {n.inputs[0].node for n in self.order if target(n) is not None}
 
     def _phase(self, node: Node) -> int:
         return int(node in self.late)
@@ -190,7 +191,12 @@ class _Splitting:
             arrivals = {v.node for v in node.inputs if target(v.node) is not None}
             piece, known = current.get(device), seen.setdefault(device, set())
             late = piece is None or piece.phase != phase
-            if piece is None or late or self._comes_later(arrivals - known, piece):
+            if (
+                piece is None
+                or late
+                or self._comes_later(arrivals - known, piece)
+                or self._holds_back(node, piece)
+            ):
                 piece = current[device] = _Piece(device, phase, place, self.start[node])
                 found.append(piece)
             known |= arrivals
@@ -201,6 +207,10 @@ class _Splitting:
     def _comes_later(self, arrivals: set[Node], piece: _Piece) -> bool:
         """Whether something arrives after the piece has begun."""
         return any(self.place[a] > piece.first for a in arrivals)
+
+    def _holds_back(self, node: Node, piece: _Piece) -> bool:
+        """Whether a node reads what its piece sends: the tag would be released after it only."""
+        return any(v.node in self.sent and self.piece.get(v.node) is piece for v in node.inputs)
 
     def _needs(self, pieces: Sequence[_Piece]) -> dict[_Piece, set[_Piece]]:
         """Pieces that a piece waits for; those of its own device come one after another."""

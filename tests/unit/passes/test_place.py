@@ -191,3 +191,17 @@ def test_timeline():
 def test_a_phase_of_a_lane_comes_before_the_next():
     jobs = [Job("a", 1.0, [], phase=1), Job("a", 1.0, []), Job("b", 1.0, [0])]
     assert simulate(jobs).start[:2] == [1.0, 0.0]
+
+
+def test_a_reader_does_not_hold_back_what_is_sent():
+    x = tensor("x", (512, 512))
+    with origin("a"):
+        sent = emit("exp", x)
+        more = emit("matmul", sent, sent, transpose_a=False, transpose_b=False)
+        last = emit("matmul", more, sent, transpose_a=False, transpose_b=False)
+    with origin("b"):
+        far = emit("tanh", sent)
+    graph = Graph((x,), (last, far))
+    found = cut(graph, Places({"a": A, "b": B}, (A,), (A, B), A))
+    shown = [(a.part, a.piece) for a in found.actions]
+    assert shown == [(0, 0), (-1, -1), (0, 1), (1, 0)]
