@@ -1,0 +1,362 @@
+"""A worker's part in a job: its connection, when it takes part, and how it ends.
+
+The hazard: a worker that dies must be missed, one that is done must not, and one that comes back
+must go on where the servers are. So a worker joins and leaves by messages that are numbered over
+its lives, an end by an error is no leave, and the steps that it has done are what the servers say.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import itertools
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from ..errors import MixflowError, MXNetError
+from ..optimizer import Optimizer
+from .base import KVStore
+from .client import Client, Ticket
+from .compression import Compression
+from .host import NAME as MERGER
+from .host import address_of, ensure
+from .options import StoreOptions, policy_of
+from .policy import Backup
+from .pulse import Pulse, State
+from .rendezvous import Enquirer
+from .snapshot import Snapshot
+from .transport.local import host_id, is_there, name_of
+from .transport.segments import available
+from .transport.zeromq import Link
+from .utilisation import Sampler, start_sampler
+
+#: Seconds that a job's servers may take to start, and that its workers are waited for to know who
+#: shares a host.
+START_SECONDS = 60.0
+NEIGHBOUR_SECONDS = 3.0
+
+
+class Member(KVStore):
+    """What a store of several workers is but for its keys.
+
+    Args:
+        name: the name it was created with.
+        rank, num_workers: this worker's number, and how many there are.
+        addresses: where each server is, by name; the first is the directory.
+        options: policy, deadlines, faults.
+        life: how often this worker was started before in this job.
+        find: asks where the servers are now; called when one has been silent for long.
+        host: name of this host: servers of the same name are reached through shared memory.
+        merger: makes sure that this host has a merger, and gives its address: pushes and pulls go
+            through it. None: straight to the servers.
+        resumed: whether the servers have started from a snapshot.
+
+    `first_step` tells how many steps this worker had done before it was started again, and
+    `steps_to_skip` how many of them `Module.fit` has not let go by yet. `restored` is what this
+    worker had saved in the snapshot that the job has started from (see `step_done`), or None.
+    """
+
+    restored: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        num_workers: int,
+        addresses: Mapping[str, str],
+        options: StoreOptions | None = None,
+        life: int = 0,
+        find: Callable[[], Mapping[str, str]] | None = None,
+        host: str = "",
+        merger: Callable[[], str] | None = None,
+        resumed: bool = False,
+    ) -> None:
+        self.options = options or StoreOptions()
+        self._name, self._rank, self._num_workers = name, rank, num_workers
+        self._servers = list(addresses)
+        self._keys: dict[Any, Any] = {}
+        self._homes: dict[str, str] = {}
+        self._compression: Compression | None = None
+        self._optimizer: Optimizer | None = None
+        self._sent_rate: float | None = None
+        self._barriers = itertools.count(1)
+        self._epoch = itertools.count(2 * life)
+        client = Client(
+            f"worker{rank}",
+            rank,
+            self._homes.__getitem__,
+            self.options.policy,
+            repeat=self.options.repeat,
+            deadline=2 * self.options.deadline,
+            # Numbers of an earlier life must not be taken for this one's.
+            first_number=life << 32,
+        )
+        self._merger = merger
+        if merger is not None:
+            addresses = {**addresses, MERGER: merger()}
+            client.via = MERGER
+        self._link = Link(client, addresses, self.options.faults, find, host, self._lost)
+        self._closed = False
+        self._sampler: Sampler | None = None
+        self._resumed = resumed
+        self._pulse: Pulse | None = None
+        self.first_step = self.steps_to_skip = self._take_part(client, life)
+
+    def _take_part(self, client: Client, life: int) -> int:
+        """Joins; a restarted worker goes on with the step that the servers lack."""
+        expected = self._rank < self._num_workers
+        if life == 0 and expected and not self._resumed:
+            if client.via:  # the servers expect it from the start
+                self._join([client.via], 0, next(self._epoch))
+            return 0
+        rounds = self.options.policy.rounds
+        reports = self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
+        if life or expected:
+            first = client.resume(reports, rounds=rounds)
+        else:
+            first = client.newcomer(reports, rounds=rounds)
+        self._join(self._peers(), first, next(self._epoch))
+        return first
+
+    def _join(self, peers: list[str], first: int, epoch: int) -> None:
+        self._wait("join", lambda c, now: c.join(peers, first, epoch, now))
+
+    def _peers(self) -> list[str]:
+        """All that must know whether this worker takes part."""
+        return [*self._servers, *([MERGER] if self._merger else [])]
+
+    def _lost(self, server: str) -> None:
+        """A connection inside of this host has ended. A merger is replaced; what it had comes to
+        the next one when it shows that it is another."""
+        if server == MERGER and not self._closed:
+            threading.Thread(target=self._replace_merger, daemon=True).start()
+
+    def _replace_merger(self) -> None:
+        assert self._merger is not None
+        with contextlib.suppress(MXNetError):
+            self._link.move(MERGER, self._merger())
+            self._join([MERGER], self.first_step, 0)
+
+    # -- what it is
+
+    @property
+    def type(self) -> str:
+        """Name it was created with."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker."""
+        return self._rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers that the job was started with."""
+        return self._num_workers
+
+    @property
+    def step(self) -> int:
+        """Steps of this worker that are done, earlier lives included (see `step_done`)."""
+        return self._pulse.step if self._pulse is not None else self.first_step
+
+    @property
+    def parts_per_update(self) -> int:
+        """Pushes that one update sums: gradients are means over as many batches."""
+        policy = self.options.policy
+        if isinstance(policy, Backup):
+            return min(policy.take, self._num_workers)
+        return self._num_workers if policy.rounds else 1
+
+    # -- together
+
+    def barrier(self) -> None:
+        """Waits for all live workers.
+
+        Raises:
+            MixflowError: one did not come within the deadline; the text names it.
+        """
+        count = next(self._barriers)
+        self._wait("barrier", lambda c, now: c.enter(self._servers[0], count, now))
+
+    _barrier = barrier
+
+    def _wait(self, what: str, make: Callable[[Client, float], Ticket]) -> Ticket:
+        return self._link.call(what, make).wait(3 * self.options.deadline)
+
+    @classmethod
+    def from_environment(cls, name: str) -> Self:
+        """The store of the worker that a launcher has started.
+
+        Raises:
+            MixflowError: not inside a job, or its servers do not start within the deadline.
+        """
+        try:
+            uri, port = os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"]
+            rank, token = int(os.environ["DMLC_WORKER_ID"]), os.environ["MIXFLOW_JOB_TOKEN"]
+        except (KeyError, ValueError) as error:
+            raise MixflowError(
+                f"[kvstore] expected '{name}' inside a job, got no {error}; start the program with "
+                "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
+            ) from None
+        host = os.environ.get("DMLC_NODE_HOST", "")
+        enquirer = Enquirer(f"tcp://{uri}:{port}", token, f"worker{rank}")
+        found = _hello(enquirer, rank, policy_of(name).name)
+        options = StoreOptions.from_json(found["options"])
+        task = {
+            "address": address_of(hashlib.blake2b(token.encode(), digest_size=8).hexdigest(), host),
+            "host": host,
+            "servers": found["servers"],
+            "options": found["options"],
+            "rendezvous": f"tcp://{uri}:{port}",
+            "token": token,
+        }
+
+        def merger() -> str:
+            ensure(task)
+            return str(task["address"])
+
+        made = cls(
+            name,
+            rank,
+            int(found["num_workers"]),
+            found["servers"],
+            options,
+            int(found["life"]),
+            lambda: enquirer.wait_for_servers("servers", options.deadline)["servers"],
+            host,
+            merger if _merges(found, host) else None,
+            bool(found["start"]["snapshot"]),
+        )
+        made._sampler = start_sampler(
+            f"tcp://{uri}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
+        )
+        made._follow(found["start"], f"tcp://{uri}:{port}", token)
+        atexit.register(made._close_at_exit)
+        return made
+
+    def _bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far."""
+        return self._link.moved_bytes
+
+    def _follow(self, start: Mapping[str, Any], address: str, token: str) -> None:
+        """Hears of snapshots from now on, and reads what this worker had saved in the one that
+        the job has started from."""
+        self._pulse = Pulse(
+            address,
+            token,
+            self._rank,
+            rounds=self.options.policy.rounds,
+            folder=str(start["folder"]),
+            every=int(start["every"]),
+            step=self.first_step,
+        )
+        if start["snapshot"]:
+            self.restored = Snapshot(start["snapshot"]).worker(self._rank)
+
+    def step_done(self, state: State | None = None) -> bool:
+        """Ends a step of this worker, after its pushes: the moment at which it may leave the job,
+        and at which its part of a snapshot is taken.
+
+        Args:
+            state: called where a snapshot is due: plain values (JSON) to be found in `restored`
+                after a return to it, and under 'arrays' tensors by name.
+
+        Returns:
+            Whether to go on; False: this worker was asked to leave, and should come to its end.
+
+        Raises:
+            FileError: the snapshot's folder is not writable.
+        """
+        if self._pulse is None:
+            return True
+        self._pulse.step_done(state)
+        return not self._pulse.leave
+
+    def _close_at_exit(self) -> None:
+        """A program that ended by an error does not leave the job: it is started again, and the
+        others must not go on without its part."""
+        if getattr(sys, "last_value", None) is not None:
+            self.abandon()
+            return
+        try:
+            self._wait_for_pushes()
+            self.close()
+        except Exception as error:
+            # An error in an exit hook leaves the exit code 0: the job would take it for an end.
+            sys.stdout.flush()
+            print(f"mixflow: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def abandon(self) -> None:
+        """Ends the connection without a word: to the servers the worker is lost, not done."""
+        self._closed = True
+        if self._pulse is not None:
+            self._pulse.close()
+        self._link.close()
+        self._end_sampler()
+
+    def _end_sampler(self) -> None:
+        if self._sampler:
+            self._sampler.close()
+
+    def _wait_for_pushes(self) -> None:
+        """The last pushes may still wait for their gradients, unknown to the link.
+
+        Raises:
+            MixflowError: a push or pull of a key has failed.
+        """
+        for known in self._keys.values():
+            known.tag.wait()
+
+    def close(self) -> None:
+        """Waits until every push is made and confirmed, and leaves the job. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
+                self._wait_for_pushes()
+            self._link.settle(2 * self.options.deadline)
+            epoch = next(self._epoch)
+            self._wait("leave", lambda c, now: c.leave(self._peers(), epoch, now))
+        finally:
+            if self._pulse is not None:
+                self._pulse.close()
+            self._link.close()
+            self._end_sampler()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _hello(enquirer: Enquirer, rank: int, policy: str) -> dict[str, Any]:
+    """What the rendezvous knows of the job, once the servers are there; who the neighbours are is
+    worth a short wait for slow starters."""
+    said = {
+        "rank": rank,
+        "nonce": uuid.uuid4().hex,
+        "consistency": policy,
+        "host": host_id(os.environ.get("DMLC_NODE_HOST", "")),
+    }
+    end = time.monotonic() + NEIGHBOUR_SECONDS
+    while True:
+        found = enquirer.wait_for_servers("hello", START_SECONDS, **said)
+        if found["complete"] or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
+
+
+def _merges(found: Mapping[str, Any], host: str) -> bool:
+    """Whether this host's pushes are worth a merger: it has several workers, and a server is on
+    another host. Servers of this host merge what comes to them by shared memory."""
+    far = any(not is_there(name_of(address, host)) for address in found["servers"].values())
+    return available() and far and int(found["neighbours"]) > 0
