@@ -71,7 +71,7 @@ def sweeps(parameters: dict, seed: int) -> tuple[list[dict], list[str]]:
     cases = {
         "dist_sync": (calm, Sync(), 0.0),
         "dist_sync, stragglers": (slow, Sync(), 0.0),
-        "dist_backup 95 %, stragglers": (slow, Backup(), 0.0),
+        "dist_backup 85 %, stragglers": (slow, Backup(), 0.0),
         "dist_ssp s=3, stragglers": (slow, Bounded(3), 0.0),
         "dist_sync, 10 x faster devices": (fast, Sync(), 0.0),
         "dist_sync, 0.1 % lost": (calm, Sync(), 0.001),
