@@ -2,8 +2,8 @@
 
     python benchmarks/scaling/figures.py [--seed 0]
 
-Reads benchmarks/results/scaling.json (calibrate.py) and scaling-convergence.json (convergence.py);
-writes benchmarks/results/scaling-figures.json, docs/images/scaling.png, docs/images/googlenet.png
+Reads parameters.json (calibrate.py) and convergence.json (convergence.py) in
+benchmarks/results/scaling; writes figures.json there, docs/images/scaling.png and googlenet.png,
 and the tables between the markers of docs/scaling.md. A policy for which the model has not
 foretold two and three workers here is not drawn; the table says so.
 """
@@ -28,7 +28,7 @@ from mixflow.kvstore.costs import Spread, Workload, read  # noqa: E402
 from mixflow.kvstore.policy import Backup, Bounded, Sync  # noqa: E402
 from mixflow.kvstore.simulator import Network  # noqa: E402
 
-RESULTS, IMAGES = HERE.parent / "results", ROOT / "docs" / "images"
+RESULTS, IMAGES = HERE.parent / "results" / "scaling", ROOT / "docs" / "images"
 DOCUMENT = ROOT / "docs" / "scaling.md"
 #: Chen et al., 2015, section 4: seconds of a pass over ILSVRC12 on one machine of four devices and
 #: on ten; 36 images per device and batch; 1,281,167 images (ILSVRC12's training set).
@@ -187,9 +187,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tables", action="store_true", help="draw again what the JSON holds")
     args = parser.parse_args()
-    parameters = read(RESULTS / "scaling.json")
-    convergence = json.loads((RESULTS / "scaling-convergence.json").read_text())
-    target = RESULTS / "scaling-figures.json"
+    parameters = read(RESULTS / "parameters.json")
+    convergence = json.loads((RESULTS / "convergence.json").read_text())
+    target = RESULTS / "figures.json"
     if args.tables:
         found = json.loads(target.read_text())
     else:
