@@ -3,7 +3,8 @@
     python benchmarks/scaling/calibrate.py [--wrap "nice"] [--phases trips ...] [--fit]
 
 Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. --wrap: a command
-that runs each measurement (some 5 s each); --fit only fits again what was measured before (.bench/scaling).
+that runs each measurement (some 5 s each); --fit only fits again what was measured before
+(.bench/scaling).
 What is measured on more than one worker is only compared with, never fitted to; except that the
 computing alone runs twice at once, without any store, to see what two busy cores lose.
 """
