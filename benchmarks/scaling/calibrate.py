@@ -2,8 +2,9 @@
 
     python benchmarks/scaling/calibrate.py [--wrap "nice"] [--phases trips ...] [--fit]
 
-Writes benchmarks/results/scaling.json: costs, workloads, the check. --wrap: a command that runs
-each measurement (some 20 s each); --fit only fits again what was measured before (.bench/scaling).
+Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. --wrap: a command
+that runs each measurement (some 5 s each); --fit only fits again what was measured before
+(.bench/scaling).
 What is measured on more than one worker is only compared with, never fitted to; except that the
 computing alone runs twice at once, without any store, to see what two busy cores lose.
 """
@@ -45,7 +46,7 @@ from mixflow.kvstore.server import Shard  # noqa: E402
 from mixflow.optimizer.describe import describe  # noqa: E402
 
 RAW = ROOT / ".bench" / "scaling"
-TARGET = HERE.parent / "results" / "scaling.json"
+TARGET = HERE.parent / "results" / "scaling" / "parameters.json"
 CASES = [(k, n) for n in (64, 16_384, 131_072) for k in (1, 8)] + [(32, 64), (1, 900_000)]
 STEPS = {"mlp": 300, "lenet": 100, "resnet-20": 30}
 LIMIT = 0.15

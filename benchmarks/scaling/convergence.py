@@ -3,7 +3,7 @@
     python benchmarks/scaling/convergence.py [--passes 8] [--images 20000]
 
 Logical workers of one process compute real gradients and push them to real shards, with mixflow's
-SGD, through the simulator's virtual time. Writes benchmarks/results/scaling-convergence.json.
+SGD, through the simulator's virtual time. Writes benchmarks/results/scaling/convergence.json.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mixflow.models.layers import (  # noqa: E402
 )  # fmt: skip
 from mixflow.optimizer.describe import describe  # noqa: E402
 
-TARGET = HERE.parent / "results" / "scaling-convergence.json"
+TARGET = HERE.parent / "results" / "scaling" / "convergence.json"
 BATCH, TEST_IMAGES = 36, 2000
 SETTINGS = {"learning_rate": 0.05, "momentum": 0.9, "wd": 1e-4}
 #: Filters of a block: 1x1, 3x3 reduction, 3x3, two 3x3 reduction, each of the two, projection.

@@ -190,6 +190,16 @@ def optional(kind: Kind) -> Kind:
     return Kind(f"{kind.name} or None", convert)
 
 
+def kept(kind: Kind) -> Kind:
+    """Of a kind, and handed on as it was given: 127 stays a whole number where 127.0 would do."""
+
+    def convert(value: Any) -> Any:
+        kind.convert(value)
+        return value
+
+    return Kind(kind.name, convert)
+
+
 def _path(value: Any) -> str:
     found = os.fspath(value)
     if not isinstance(found, str):

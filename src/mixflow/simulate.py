@@ -24,6 +24,8 @@ from .kvstore.simulator import Network
 
 #: The policy whose measured jobs stand for another one's: the messages are the same.
 CHECKED_BY = {"dist_ssp": "dist_async", "dist_backup": "dist_sync"}
+#: Share of the machines whose pushes make an update with backup workers.
+BACKUP_TAKE = 0.85
 #: Largest job that was measured.
 MEASURED = 3
 
@@ -96,13 +98,16 @@ def _fitting(policy: Policy, machines: int) -> Policy:
     """Of backup workers, the number that an update takes is a share of the machines."""
     if policy.name != "dist_backup":
         return policy
-    return named("dist_backup", take=max(1, round(0.95 * machines)))
+    return named("dist_backup", take=max(1, round(BACKUP_TAKE * machines)))
 
 
 def premises(parameters: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the figures rest on, in lines."""
     row = rows[0]
-    off = max(abs(r["off"]) for r in parameters["check"] if r["workers"] > 1)
+    shown = {CHECKED_BY.get(r["policy"], r["policy"]) for r in rows}
+    off = max(
+        abs(r["off"]) for r in parameters["check"] if r["workers"] > 1 and r["policy"] in shown
+    )
     return [
         f"{row['workload']}: {1e3 * row['compute_seconds']:.1f} ms, {row['bytes'] / 1e6:.1f} MB in "
         f"{row['keys']} keys; {row['spread']}; {row['devices']} devices, "

@@ -142,7 +142,11 @@ def test_records(tmp_path, few_bytes):
         if number % 10:
             continue
         put(path, raw)
-        whole = recordio.rebuild_index(path, lines, skip_damaged=True)
+        try:
+            whole = recordio.rebuild_index(path, lines, skip_damaged=True)
+        except FormatError as error:
+            assert "without any record" in str(error)
+            continue
         file = recordio.RecordFile(path, lines)
         assert len(file) == whole.records
         assert [len(v) for v in file.read_many(range(len(file)))] == file.lengths().tolist()
@@ -197,6 +201,7 @@ def test_indexes(tmp_path, few_bytes):
                 assert len(reader.read_idx(key)) < len(records)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", recordio.TornRecordWarning)
+            warnings.simplefilter("ignore", recordio.DuplicateKeyWarning)
             try:
                 with recordio.MXIndexedRecordIO(lines, path, "a") as writer:
                     writer.write_idx(5, b"more")

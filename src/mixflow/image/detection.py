@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import checked, either, flag, number, several, whole
+from ..arguments import checked, either, flag, kept, number, several, whole
 from ..errors import DTypeError, ParamError
 from . import boxes, codec
 from . import functions as F
@@ -35,7 +35,7 @@ Pair = tuple[Any, Array]
 
 
 _TRIES = whole(0, 1 << 30)
-_LEVEL = either(number(), several(number()))
+_LEVEL = kept(either(number(), several(number())))
 
 
 class DetAugmenter:

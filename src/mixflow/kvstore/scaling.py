@@ -482,7 +482,7 @@ class _TimedCluster(Cluster):
             lambda worker, step, values: {},
             partial(_seconds, scenario, parts),
         )
-        # A message that is lost is sent again after twice what a step takes; none is otherwise.
+        # A message that is lost is sent again after what a job's store waits; none is otherwise.
         lossy = scenario.network.lose > 0
         servers = iter([f"server{s}" for s in range(scenario.players)])
         kind = type("Worker", (TimedWorker,), {"plan": plan, "parts": parts})
@@ -493,7 +493,7 @@ class _TimedCluster(Cluster):
             processes=scenario.machines * per_host,
             servers=scenario.players,
             applier=lambda: ChargedAdd(partial(world.close, next(servers))),
-            repeat=max(0.5, 2 * mean_seconds(scenario.workload)) if lossy else 1e6,
+            repeat=0.5 if lossy else 1e6,
             deadline=1e9,
             durable=False,
             world=world,

@@ -39,6 +39,19 @@ def _same_kind(source: NDArray, target: NDArray) -> bool:
     )
 
 
+def requests_of(
+    arguments: Sequence[str], trained: set[str], grad_req: str | Mapping[str, str] | Sequence[str]
+) -> dict[str, str]:
+    """What is asked of the gradient of each argument: 'null' for those that are not trained."""
+    if isinstance(grad_req, str):
+        wanted = dict.fromkeys(arguments, grad_req)
+    elif isinstance(grad_req, Mapping):
+        wanted = {n: grad_req.get(n, "null") for n in arguments}
+    else:
+        wanted = dict(zip(arguments, grad_req, strict=True))
+    return {n: (wanted[n] if n in trained else "null") for n in arguments}
+
+
 def described(desc: Any) -> DataDesc:
     """A `DataDesc` of what may be a tuple."""
     return desc if isinstance(desc, DataDesc) else DataDesc(*desc)

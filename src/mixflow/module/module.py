@@ -17,7 +17,7 @@ from ..ndarray import NDArray
 from ..symbol import Symbol
 from . import stores
 from .base_module import BaseModule
-from .executor_group import ExecutorGroup, described, group_contexts, shape_key
+from .executor_group import ExecutorGroup, described, group_contexts, requests_of, shape_key
 
 Params = dict[str, NDArray]
 #: Batch shapes whose executors a module keeps.
@@ -226,16 +226,9 @@ class Module(BaseModule):
             raise ShapeError(f"[Module.bind] expected shapes for {self._data_names}, got {given}")
 
     def _grad_requests(self, training: bool, inputs: bool, grad_req: Any) -> dict[str, str]:
-        arguments = self.symbol.list_arguments()
-        if isinstance(grad_req, (list, tuple)):
-            wanted = dict(zip(arguments, grad_req, strict=True))
-        elif isinstance(grad_req, str):
-            wanted = dict.fromkeys(arguments, grad_req)
-        else:
-            wanted = {n: grad_req.get(n, "null") for n in arguments}
         trained = set(self._param_names) - set(self._fixed)
         trained |= set(self._data_names) if inputs else set()
-        return {n: (wanted[n] if training and n in trained else "null") for n in arguments}
+        return requests_of(self.symbol.list_arguments(), trained if training else set(), grad_req)
 
     def reshape(
         self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None

@@ -63,8 +63,8 @@ def test_a_step_is_the_sum_of_its_parts():
 
 def test_bytes_pass_both_links_of_a_server_once_per_worker():
     found = run(Scenario(STEP, Sync(), machines=4, servers=1, network=NET, steps=4), FREE)
-    # Three of the four get 0.4 s of bytes from the first host one after the other; so they push one
-    # after the other, and only the last one's bytes are waited for.
+    # Three of the four get 0.4 s of bytes from the first host, one after the other; so they push
+    # one after the other, and only the last one's bytes are waited for.
     assert found.step_seconds == pytest.approx(1 + 3 * 0.4 + 0.4)
     spread = run(Scenario(STEP, Sync(), machines=4, servers=4, network=NET, steps=4), FREE)
     assert spread.step_seconds < 1 + 4 * 0.4
