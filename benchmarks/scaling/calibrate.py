@@ -37,7 +37,7 @@ import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.kvstore import scaling  # noqa: E402
 from mixflow.kvstore.appliers import Optimizing  # noqa: E402
 from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
-from mixflow.kvstore.costs import Cost, Costs, Spread, Workload  # noqa: E402
+from mixflow.kvstore.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
 from mixflow.kvstore.ledger import SharedLedger  # noqa: E402
 from mixflow.kvstore.messages import Configure, Gradient, Init, Push  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
@@ -217,14 +217,38 @@ def one_worker(costs: Costs, load: Workload) -> scaling.Outcome:
     return scaling.simulate(scaling.Scenario(calm, Sync(), exact=True, steps=12), costs)
 
 
-def fitted(costs: Costs, load: Workload, row: dict) -> Costs:
-    """The costs, scaled to the processor seconds that one worker and its server took for this
-    workload (what a byte costs depends on what the caches hold), and its step time."""
+def fitted(costs: Costs, loads: dict[str, Workload]) -> Costs:
+    """One set of costs for everything that is checked and shown: those of the round trips, scaled
+    to the processor seconds and step times of one worker that trains (beside computing, messages
+    find colder caches): one factor for what a message costs and one for what a byte does, of
+    workers and of servers, from all workloads together."""
+    rows = {name: raw(f"dist_sync:1:{name}")[0] for name in loads}
+    spent = {
+        "worker": [r["worker"] - statistics.mean(r["compute"]) for r in rows.values()],
+        "server": [r["server"] for r in rows.values()],
+    }
     for _ in range(3):  # what is woken how often changes with the costs
-        model = one_worker(costs, load)
-        worker = (row["worker"] - statistics.mean(row["compute"])) / model.worker_seconds
-        costs = costs.scaled(worker, row["server"] / model.server_seconds)
-    return with_hop(costs, [(load, middle(row["step"]))])
+        whole = [one_worker(costs, load) for load in loads.values()]
+        bare = [one_worker(weighed(costs, who, 1.0, 0.0), load)
+                for who in ("worker", "server") for load in loads.values()]  # fmt: skip
+        for number, (who, seconds) in enumerate(spent.items()):
+            parts = []
+            for one, other in zip(whole, bare[number * len(loads) :], strict=False):
+                total, messages = (getattr(o, f"{who}_seconds") for o in (one, other))
+                parts.append((messages, total - messages))
+            costs = weighed(costs, who, *line(parts, seconds))
+    return with_hop(costs, [(load, middle(rows[n]["step"])) for n, load in loads.items()])
+
+
+def weighed(costs: Costs, who: str, message: float, byte: float) -> Costs:
+    """The costs with those of workers or servers times a factor each for messages and bytes."""
+    changed = {}
+    for name in MESSAGES:
+        if name.startswith(who):
+            cost = getattr(costs, name)
+            changed[name] = Cost(message * cost.message, byte * cost.byte)
+    wake = f"{who}_wake"
+    return replace(costs, **changed, **{wake: message * getattr(costs, wake)})
 
 
 def speeds() -> tuple[float, float]:
@@ -250,22 +274,21 @@ def workloads() -> dict[str, Workload]:
 
 
 def check(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
-    """Step times of 1, 2 and 3 workers on this host, measured and simulated; 1 was fitted."""
+    """Step times of 1, 2 and 3 workers on this host, measured and simulated, with the very costs
+    that larger figures use."""
     rows = []
     for policy, name in itertools.product(POLICIES, WORKLOADS):
-        own = fitted(costs, loads[name], raw(f"{policy}:1:{name}")[0])
         for workers in (1, 2, 3):
             found = raw(f"{policy}:{workers}:{name}")
             measured = statistics.mean(middle(row["step"]) for row in found)
             scenario = scaling.Scenario(
                 loads[name], POLICIES[policy], workers=workers, exact=True, steps=60
             )
-            model = scaling.simulate(scenario, own).step_seconds
+            model = scaling.simulate(scenario, costs).step_seconds
             rows.append(
                 {
                     "policy": policy, "workload": name, "workers": workers,
                     "measured": measured, "model": model, "off": model / measured - 1,
-                    "costs": own.to_json(),
                 }
             )  # fmt: skip
     return rows
@@ -279,8 +302,8 @@ def middle(times: list[float]) -> float:
 
 def fit() -> dict:
     """Parameters and check, kept and printed."""
-    costs = fit_costs()
     loads = workloads()
+    costs = fitted(fit_costs(), loads)
     rows = check(costs, loads)
     found = {
         "costs": costs.to_json(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,17 +71,6 @@ class Costs:
         """Speed of each of some tasks of one thread on a host."""
         busy = min(tasks, self.cores)
         return min(1.0, self.cores / tasks) * self.speed[min(busy, len(self.speed)) - 1]
-
-    def scaled(self, worker: float, server: float) -> Costs:
-        """The same with the costs of workers and servers times a factor."""
-        factors = {name: worker if name.startswith("worker") else server for name in MESSAGES}
-        costs: dict[str, Any] = {
-            name: Cost(*(factor * v for v in getattr(self, name)))
-            for name, factor in factors.items()
-        }
-        costs["worker_wake"] = worker * self.worker_wake
-        costs["server_wake"] = server * self.server_wake
-        return replace(self, **costs)
 
     def lines(self) -> list[str]:
         """The parameters in words, one per line."""

@@ -155,8 +155,6 @@ def test_mistakes_have_errors():
         Costs.from_json({"cores": 1})
     costs = Costs(worker_send=Cost(1.0, 2.0), server_wake=3.0, cores=2, speed=(1.0, 0.8))
     assert Costs.from_json(json.loads(json.dumps(asdict(costs)))) == costs
-    scaled = costs.scaled(2.0, 10.0)
-    assert (scaled.worker_send, scaled.server_wake) == (Cost(2.0, 4.0), 30.0)
 
 
 # -- the command
