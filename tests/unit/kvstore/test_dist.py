@@ -307,7 +307,7 @@ def test_mistakes_have_errors():
         with pytest.raises(MixflowError, match="set_optimizer"):
             store.set_updater(print)
         for call in (store.save_optimizer_states, store.load_optimizer_states):
-            with pytest.raises(MixflowError, match="expected a store of one process"):
+            with pytest.raises(MixflowError, match="expected an optimizer, got none"):
                 call("states")
         assert (store.type, store.rank, store.num_workers) == ("dist_sync", 0, 1)
     with pytest.raises(MixflowError, match="an open store"):
