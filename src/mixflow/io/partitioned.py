@@ -52,6 +52,7 @@ class PartitionedIter(BatchIter):
     Attributes:
         seconds_waited: seconds that `next` has waited for executors, in total.
         ahead: partitions that are computed or wait.
+        pool: the executors.
 
     Raises:
         ParamError, UnknownNameError: a description or parameter that has no meaning.
@@ -87,7 +88,7 @@ class PartitionedIter(BatchIter):
         self.ahead = self._room(as_bytes(memory), executors)
         self._pending: deque[tuple[int, int, int]] = deque()  # epoch, partition, number in the pool
         self._result: Result | None = None
-        self._pool = Pool(executors, where, rules, deadline, type(self).__name__, **options)
+        self.pool = Pool(executors, where, rules, deadline, type(self).__name__, **options)
         self._go_to(0, [], 0, 0)
 
     def _describe(self, source: Mapping[str, Any], size: int) -> None:
@@ -114,7 +115,7 @@ class PartitionedIter(BatchIter):
         """Partitions ahead: executors' second copies and memory kept for use count too."""
         sample = sum(
             int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            for shape, dtype in self._layout.values()
+            for shape, dtype in (*self._layout.values(), ((), np.int64))
         )
         fitting = memory // max(1, sample * self._size) - executors - 2
         return max(1, min(fitting, 2 * executors + 2))
@@ -138,7 +139,7 @@ class PartitionedIter(BatchIter):
     @property
     def counts(self) -> Counts:
         """What happened to partitions and executors so far."""
-        return self._pool.counts
+        return self.pool.counts
 
     @property
     def epoch(self) -> int:
@@ -187,7 +188,7 @@ class PartitionedIter(BatchIter):
     def close(self) -> None:
         """Ends the executors; the iterator cannot be used afterwards."""
         self._result = None
-        self._pool.close()
+        self.pool.close()
 
     def __enter__(self) -> PartitionedIter:
         return self
@@ -310,7 +311,7 @@ class PartitionedIter(BatchIter):
 
     def _go_to(self, epoch: int, stages: list[Stage], taken: int, offset: int) -> None:
         """Drops what is under way and begins anew at a position."""
-        self._pool.cancel()
+        self.pool.cancel()
         self._pending.clear()
         self._result = None
         self._begin_epoch(epoch, stages)
@@ -335,7 +336,7 @@ class PartitionedIter(BatchIter):
             if epoch != self._epoch:
                 mine = deal(range(self._count), epoch, self._members)[self._rank]
             if place < len(mine):
-                number = self._pool.submit(self._partition(epoch, mine[place]))
+                number = self.pool.submit(self._partition(epoch, mine[place]))
                 self._pending.append((epoch, mine[place], number))
                 self._ahead_at = epoch, place + 1
             elif epoch > self._epoch:
@@ -349,11 +350,11 @@ class PartitionedIter(BatchIter):
         start = time.perf_counter()
         _, _, number = self._pending[0]
         try:
-            self._result = self._pool.take(number)
+            self._result = self.pool.take(number)
             self._offset = 0
         finally:
             self.seconds_waited += time.perf_counter() - start
-            if self._pool.settled(number):
+            if self.pool.settled(number):
                 self._pending.popleft()
                 self._taken += 1
                 self._fill_up()
