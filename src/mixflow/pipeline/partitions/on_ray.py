@@ -68,6 +68,11 @@ class RayExecutors:
             self._ray.init(address=self.address, log_to_driver=False, **here)
         self._class = self._ray.remote(Actor)
 
+    @property
+    def actors(self) -> dict[int, Any]:
+        """Actors by place."""
+        return {place: held.actor for place, held in list(self._held.items())}
+
     def spawn(self, place: int, life: int) -> None:
         """Creates an actor. See `Executors`."""
         options = {"num_cpus": self.cpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
