@@ -207,6 +207,16 @@ def test_executors_that_cannot_live_are_an_error(
                 iterator.next()
 
 
+def test_executors_that_cannot_be_started_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with mx.io.PartitionedIter(npy(tmp_path, 12), 4, executors=2) as iterator:
+        text = "expected executors that live, got executor 0: it could not be started: .*none"
+        with pytest.raises(MixflowError, match=text):
+            iterator.next()
+
+
 def test_no_wait_without_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalExecutors, "compute", lambda *_: None)
     with mx.io.PartitionedIter(npy(tmp_path, 12), 4, executors=1, deadline=0.2) as iterator:

@@ -86,7 +86,11 @@ class Executors(Protocol):
     """Executors at places 0, 1, ... All methods but `wake` belong to one thread."""
 
     def spawn(self, place: int, life: int) -> None:
-        """Starts one; `Ready` or `Lost` follows."""
+        """Starts one; `Ready` or `Lost` follows.
+
+        Raises:
+            OSError: it cannot be started; nothing follows.
+        """
 
     def compute(self, place: int, number: int, partition: str) -> None:
         """Has an idle one compute a partition (JSON); `Done`, `Failed` or `Lost` follows."""

@@ -126,6 +126,8 @@ def arrays_in(memory: mmap.mmap, places: Places) -> dict[str, Array]:
     made: dict[str, Array] = {}
     try:
         for name, shape, dtype, at in places:
+            if np.dtype(dtype).kind not in "biuf":
+                raise ValueError(f"elements of {dtype}")
             made[name] = np.ndarray(tuple(shape), np.dtype(dtype), memory, at)
     except (TypeError, ValueError) as error:
         raise OSError(f"arrays that do not fit: {error}") from None

@@ -34,7 +34,7 @@ class Memories:
 
     def __init__(self, keep: int) -> None:
         self._keep, self._free = keep, list[int]()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a result may be collected anywhere, also inside of it
         self._closed = False
 
     def take(self) -> int | None:
@@ -92,14 +92,19 @@ class LocalExecutors:
         ours.settimeout(_MESSAGE_SECONDS)
         module = "mixflow.pipeline.partitions.executor"
         # No preexec_fn: it would fork, and a fork waits until the engine is idle.
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "MIXFLOW_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "MIXFLOW_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._children[place] = _Child(life, process, ours)
         self._selector.register(ours, selectors.EVENT_READ, place)
 

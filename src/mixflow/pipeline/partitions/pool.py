@@ -88,11 +88,18 @@ class _Driver:
         for action in actions:
             match action:
                 case Spawn(place, life):
-                    self.executors.spawn(place, life)
+                    self._spawn(place, life)
                 case Stop(place, _):
                     self.executors.stop(place)
                 case Compute(place, _, number):
                     self.executors.compute(place, number, texts[number])
+
+    def _spawn(self, place: int, life: int) -> None:
+        try:
+            self.executors.spawn(place, life)
+        except OSError as error:  # no process or no memory: the place is lost for a while
+            self._note(Lost(place, life, f"it could not be started: {error}"))
+            self.executors.wake()
 
     def _note(self, event: Event) -> None:
         now = time.monotonic()
