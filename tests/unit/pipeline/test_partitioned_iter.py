@@ -134,6 +134,10 @@ def test_a_stopped_executor_is_overtaken_and_replaced(
     rules = Rules(grace=0.3)
     with mx.io.PartitionedIter(source, BATCH, 2, seed=9, rules=rules) as iterator:
         found = [content(iterator.next()), content(iterator.next())]
+        deadline = time.monotonic() + 60
+        while "starting" in iterator.pool.report():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         stopped = iterator.pool.executors.pids[0]
         os.kill(stopped, signal.SIGSTOP)
         found += [content(batch) for batch in iterator]
@@ -144,7 +148,8 @@ def test_a_stopped_executor_is_overtaken_and_replaced(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         counts = iterator.counts
-        assert counts.copies_first >= 1 and counts.replaced >= 1 and counts.lost == 0
+        # The copy may be what it was given while it was stopped: then the first was first.
+        assert counts.copies >= 1 and counts.replaced >= 1 and counts.lost == 0
 
 
 def test_bad_data_is_an_error_where_it_would_have_come(tmp_path: Path) -> None:
@@ -391,6 +396,14 @@ def test_a_fork_cannot_use_its_parents_executors(tmp_path: Path) -> None:
         iterator.next()
 
 
+def runs(pid: int) -> bool:
+    """Whether a process runs: one that ended may wait for somebody to ask how."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize("how", ["killed", "exit"])
 def test_executors_end_with_their_process(tmp_path: Path, how: str) -> None:
     source = npy(tmp_path, 12)
@@ -399,8 +412,8 @@ def test_executors_end_with_their_process(tmp_path: Path, how: str) -> None:
         assert child.stdout is not None
         pids = [int(word) for word in child.stdout.readline().split()]
         assert len(pids) == 2 and child.wait(60) == (-signal.SIGKILL if how == "killed" else 0)
-    deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) for pid in pids):
+    deadline = time.monotonic() + 60
+    while any(runs(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -31,13 +31,10 @@ def send(to: socket.socket, message: Mapping[str, Any], handle: int | None = Non
         OSError: the other side is gone.
     """
     content = json.dumps(message).encode()
-    head = _HEAD.pack(len(content))
-    if handle is None:
-        to.sendall(head + content)
-        return
-    # The file comes with the first bytes, which are taken alone: see `receive`.
-    socket.send_fds(to, [head], [handle])
-    to.sendall(content)
+    content = _HEAD.pack(len(content)) + content
+    # In one piece: a process that is stopped between two would hold up whoever reads.
+    sent = socket.send_fds(to, [content], [] if handle is None else [handle])
+    to.sendall(content[sent:])
 
 
 def receive(source: socket.socket) -> tuple[dict[str, Any], int | None] | None:

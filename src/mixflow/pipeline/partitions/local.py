@@ -22,7 +22,8 @@ from . import framing
 from .executors import Done, Event, Failed, Lost, Ready, Result
 
 _END_SECONDS = 5.0
-_MESSAGE_SECONDS = 10.0
+#: A message is sent in one piece: one that is not whole by then never will be.
+_MESSAGE_SECONDS = 2.0
 
 
 class Memories:

@@ -170,6 +170,11 @@ class Pool:
         """The executors, to look at."""
         return self._driver.executors
 
+    def report(self) -> str:
+        """What each executor does, as text."""
+        with self._driver.changed:
+            return self._driver.scheduler.report(time.monotonic())
+
     def submit(self, partition: Partition) -> int:
         """Has a partition computed; returns its number at once.
 
@@ -234,10 +239,11 @@ class Pool:
             self._stop.detach()
             return
         self._stop()
+        self.cancel()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             raise MixflowError(
                 f"[{self.name}] expected the executors to end within {_CLOSE_SECONDS:g} s, got: "
-                f"{self._driver.scheduler.report(time.monotonic())}"
+                f"{self.report()}"
             )
 
     def _check(self) -> None:
