@@ -10,6 +10,7 @@ import pytest
 
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
+from mixflow.pipeline.partitions.local import START
 
 pytest.importorskip("zmq")
 PROGRAM = str(Path(__file__).with_name("fit_partitions.py"))
@@ -21,7 +22,7 @@ def nothing_is_left_behind():
         found = []
         for process in psutil.process_iter():
             try:
-                if "mixflow.pipeline.partitions.executor" in process.cmdline():
+                if START in process.cmdline():
                     found.append(process.pid)
             except psutil.Error:
                 continue

@@ -1,4 +1,4 @@
-"""An executor's process: ``python -m mixflow.pipeline.partitions.executor SOCKET PARENT``.
+"""An executor's process: ``python -c START SOCKET PARENT``; START is that of `local.py`.
 
 It computes the partitions that come over the socket, one after the other, and ends when the other
 side closes it or the process PARENT is gone.
@@ -6,9 +6,7 @@ side closes it or the process PARENT is gone.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import sys
 from typing import Any
@@ -17,16 +15,6 @@ from . import framing
 from .compute import Computer
 from .executors import describe_error
 from .partition import Partition
-
-PR_SET_PDEATHSIG = 1
-
-
-def follow_parent(parent: int) -> None:
-    """SIGKILL when the thread that started this process ends (Linux): also while it computes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit(1)
 
 
 def answer(
@@ -65,13 +53,10 @@ def serve(connection: socket.socket) -> None:
 
 def main() -> None:
     """Serves the pool that started this process."""
-    follow_parent(int(sys.argv[2]))
+    if os.getppid() != int(sys.argv[2]):
+        raise SystemExit(1)  # it ended before this process asked to end with it
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         try:
             serve(connection)
         except OSError:
             raise SystemExit(1) from None  # the pool is gone
-
-
-if __name__ == "__main__":
-    main()

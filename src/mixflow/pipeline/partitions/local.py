@@ -21,6 +21,12 @@ from ...errors import MixflowError
 from . import framing
 from .executors import Done, Event, Failed, Lost, Ready, Result
 
+#: What an executor runs. First of all it asks the kernel for SIGKILL when the thread that started
+#: it ends (Linux, PR_SET_PDEATHSIG), so that it ends even if it is stopped while it starts.
+START = (
+    "import sys, ctypes; sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9); "
+    "from mixflow.pipeline.partitions.executor import main; main()"
+)
 _END_SECONDS = 5.0
 #: A message is sent in one piece: one that is not whole by then never will be.
 _MESSAGE_SECONDS = 2.0
@@ -91,11 +97,10 @@ class LocalExecutors:
         """Starts a process. See `Executors`."""
         ours, theirs = socket.socketpair()
         ours.settimeout(_MESSAGE_SECONDS)
-        module = "mixflow.pipeline.partitions.executor"
         # No preexec_fn: it would fork, and a fork waits until the engine is idle.
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-c", START, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "MIXFLOW_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 pass_fds=[theirs.fileno()],
