@@ -25,8 +25,8 @@ from mixflow.ndarray import register  # noqa: E402
 MODULES = (
     "amp", "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets",
     "errors", "executor", "im2rec", "image", "initializer", "io", "kvstore", "lr_scheduler",
-    "metric", "model", "models", "module", "name", "ndarray", "operator", "optimizer", "pipeline", "pipeline.partitions",
-    "random",
+    "metric", "model", "models", "module", "name", "ndarray", "operator", "optimizer", "pipeline",
+    "pipeline.partitions", "random",
     "recordio", "symbol", "visualization",
 )  # fmt: skip
 
