@@ -26,7 +26,7 @@ MODULES = (
     "amp", "attribute", "autograd", "callback", "checkpoint", "config", "context", "datasets",
     "errors", "executor", "im2rec", "image", "initializer", "io", "kvstore", "lr_scheduler",
     "metric", "model", "models", "module", "name", "ndarray", "operator", "optimizer", "pipeline",
-    "random",
+    "pipeline.partitions", "random",
     "recordio", "symbol", "visualization",
 )  # fmt: skip
 
@@ -134,7 +134,7 @@ def write(folder: Path) -> list[str]:
     """Writes every page; returns the public names without a docstring."""
     reference = Reference()
     folder.mkdir(parents=True, exist_ok=True)
-    names = [m for m in MODULES if (Path(mx.__file__).parent / m).exists()
+    names = [m for m in MODULES if (Path(mx.__file__).parent / m.replace(".", "/")).exists()
              or (Path(mx.__file__).parent / f"{m}.py").exists()]  # fmt: skip
     for name in names:
         (folder / f"{name}.md").write_text(reference.module(name))

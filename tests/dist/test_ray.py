@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -15,9 +16,12 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("zmq")
 from ray.cluster_utils import Cluster  # noqa: E402
 
+import mixflow as mx  # noqa: E402
+from mixflow.errors import MixflowError  # noqa: E402
 from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
 from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
+from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
 COUNTER = str(Path(__file__).with_name("counter.py"))
 HEALTH = {
@@ -112,3 +116,24 @@ def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
     while memory() - before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not memory() - before, "the state of the killed node is still in memory"
+
+
+def test_partitions_are_computed_by_actors_and_lost_ones_again(cluster, tmp_path):
+    images = np.random.default_rng(0).normal(size=(40, 12)).astype("float32")
+    np.save(tmp_path / "data.npy", images)
+    np.save(tmp_path / "label.npy", np.arange(40))
+    names = {k: str(tmp_path / f"{k}.npy") for k in ("data", "label")}
+    source = {"kind": "npy", **names, "shuffle": True}
+    with mx.io.PartitionedIter(source, 4, executors=2, where="ray", seed=3) as iterator:
+        for epoch in range(3):
+            if epoch == 1:
+                ray.kill(iterator.pool.executors.actors[0])
+            index = np.concatenate([batch.index for batch in iterator])
+            part = compute(Partition(source, epoch * 40, epoch * 40 + 40, 3))
+            assert np.array_equal(index, part["index"])
+            iterator.reset()
+        assert iterator.counts.replaced == 1
+        Path(names["data"]).unlink()
+        number = iterator.pool.submit(Partition({**source, "scale": 2}, 0, 4))
+        with pytest.raises(MixflowError, match="4 computations failed; the last: .*data.npy"):
+            iterator.pool.take(number)

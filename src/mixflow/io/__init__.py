@@ -13,6 +13,7 @@ from .image_records import (
     PictureIter,
 )
 from .mnist import MNISTIter, mersenne_order, read_idx
+from .partitioned import PartitionedIter
 from .wrappers import PrefetchingIter, ResizeIter
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "LibSVMIter",
     "MNISTIter",
     "NDArrayIter",
+    "PartitionedIter",
     "PictureIter",
     "PrefetchingIter",
     "RandomShiftIter",

@@ -27,7 +27,6 @@ from ..arguments import (
 from ..errors import FormatError, ParamError
 from ..ndarray import NDArray
 from ..pipeline import (
-    ColourJitter,
     Decoder,
     DefaultRecipe,
     Loader,
@@ -42,6 +41,7 @@ from ..pipeline import (
 )
 from ..pipeline.decode import begin_thread
 from ..pipeline.images import Buffers
+from ..pipeline.recipe import make_recipe
 from ..pipeline.remote import RemoteRecordSource, is_address
 from ..pipeline.sources import read_list
 from ..pipeline.workers import MOST_THREADS
@@ -376,24 +376,6 @@ class ImageRecordInt8Iter(ImageRecordIter):
     """
 
     _fixed_type = np.int8
-
-
-def make_recipe(shape: tuple[int, int, int], augmentation: Mapping[str, Any]) -> DefaultRecipe:
-    """The default augmenter of an iterator's parameters.
-
-    Raises:
-        ParamError: an unknown one; the text names the nearest.
-    """
-    from ..errors import describe_unknown
-
-    colours = set(vars(ColourJitter()))
-    known = (set(DefaultRecipe.__dataclass_fields__) | colours) - {"height", "width", "colours"}
-    for name in augmentation:
-        if name not in known:
-            raise ParamError(describe_unknown("ImageRecordIter", name, sorted(known)))
-    jitter = ColourJitter(**{k: v for k, v in augmentation.items() if k in colours})
-    others = {k: v for k, v in augmentation.items() if k not in colours}
-    return DefaultRecipe(shape[1], shape[2], **others, colours=jitter)
 
 
 def _order(

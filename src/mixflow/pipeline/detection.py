@@ -18,7 +18,7 @@ from .. import _rt, extras
 from ..arguments import a, check_fields, choice, number, rising, several, whole
 from ..errors import FormatError, MixflowError, ShapeError
 from .draws import Draws
-from .images import Array, Buffers, Pictures
+from .images import Array, Pictures, Target
 
 _PREFIX = 4  # channels, height, width of the picture in the batch, and length of the label
 
@@ -279,7 +279,7 @@ class DetectionPictures(Pictures):
 
     pad_value: float = -1.0
 
-    def fill(self, buffers: Buffers, position: int) -> None:
+    def fill(self, buffers: Target, position: int) -> None:
         """Writes one sample of a batch; what a smaller picture leaves free is 0."""
         index, epoch = buffers.plan.indices[position], buffers.plan.epochs[position]
         sample = self.source[index]

@@ -91,6 +91,26 @@ class Normalise:
         return tuple(f * contrast for f in factor), tuple(f * light for f in factor)
 
 
+class Target(Protocol):
+    """What `Pictures.fill` writes into: `Buffers` is one."""
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Which samples."""
+
+    @property
+    def rows(self) -> Any:
+        """(samples, channels, height, width)."""
+
+    @property
+    def labels(self) -> Array:
+        """(samples, label width) float32."""
+
+    @property
+    def keys(self) -> list[Any]:
+        """Of the samples."""
+
+
 class Buffers:
     """Memory of one batch while it is filled.
 
@@ -167,7 +187,7 @@ class Pictures:
         """Memory for a batch."""
         return Buffers(plan, self.shape, self.dtype, self.label_width)
 
-    def fill(self, buffers: Buffers, position: int) -> None:
+    def fill(self, buffers: Target, position: int) -> None:
         """Writes one sample of a batch.
 
         Raises:

@@ -8,6 +8,7 @@ then only the pixels that are needed are decoded, and one native pass does the r
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from .. import extras
 from ..arguments import a, check_fields, choice, either, flag, number, optional, whole
-from ..errors import ParamError, ShapeError
+from ..errors import ParamError, ShapeError, describe_unknown
 from ..image.codec import short_side_size
 from .colours import ColourJitter
 from .draws import Draws
@@ -343,3 +344,19 @@ class DefaultRecipe:
         scale = min(height / self.height, width / self.width)
         rows, columns = max(1, int(self.height * scale)), max(1, int(self.width * scale))
         return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def make_recipe(shape: tuple[int, int, int], augmentation: Mapping[str, Any]) -> DefaultRecipe:
+    """The default augmenter of an iterator's parameters.
+
+    Raises:
+        ParamError: an unknown one; the text names the nearest.
+    """
+    colours = set(vars(ColourJitter()))
+    known = (set(DefaultRecipe.__dataclass_fields__) | colours) - {"height", "width", "colours"}
+    for name in augmentation:
+        if name not in known:
+            raise ParamError(describe_unknown("ImageRecordIter", name, sorted(known)))
+    jitter = ColourJitter(**{k: v for k, v in augmentation.items() if k in colours})
+    others = {k: v for k, v in augmentation.items() if k not in colours}
+    return DefaultRecipe(shape[1], shape[2], **others, colours=jitter)

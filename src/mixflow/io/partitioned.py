@@ -1,0 +1,379 @@
+"""`PartitionedIter`: batches whose partitions other processes or machines compute ahead."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _rt
+from .. import ndarray as nd
+from ..config import as_bytes
+from ..errors import FormatError, MixflowError, ParamError
+from ..ndarray import NDArray
+from ..pipeline.partitions import Computer, Counts, Partition, Pool, Result, Rules
+from ..pipeline.partitions.dealing import Stage, checked_members, deal, replay, share, stage_of
+from ..pipeline.partitions.partition import canonical
+from .base import BatchIter, DataBatch, DataDesc
+
+Array = np.ndarray[Any, Any]
+_VERSION = 1
+_LASTS = ("pad", "discard")
+
+
+class PartitionedIter(BatchIter):
+    """Batches of a described source, computed ahead by executors that may be slow or die.
+
+    An epoch is cut into partitions of whole batches, which are dealt to the job's workers. A
+    worker's executors compute its partitions: a lost one is computed by another executor, a slow
+    one a second time. What comes out, and its order, depend on source, seed, epoch and members
+    alone.
+
+    Args:
+        source: description of the data; see `mx.pipeline.partitions.open_source`.
+        batch_size: samples per batch.
+        executors: how many compute.
+        where: 'local': processes of this host; 'ray': actors of a Ray cluster.
+        seed: of the order and of the augmentation.
+        num_parts, part_index: workers of the job, and which of them this is.
+        batches_per_partition: at least 1; more than one where a batch is quick to compute.
+        last: a rest at an epoch's end is filled up with its last sample ('pad'), or left out
+            ('discard').
+        memory: most bytes of results that wait, with units K, M, G; at least one partition is
+            computed ahead whatever its size.
+        deadline: seconds that a batch may take.
+        rules: of the executors' schedule.
+        data_name, label_name: names in `provide_data` and `provide_label`.
+        **options: of the executors; for 'ray': address, cpus.
+
+    Attributes:
+        seconds_waited: seconds that `next` has waited for executors, in total.
+        ahead: partitions that are computed or wait.
+        pool: the executors.
+
+    Raises:
+        ParamError, UnknownNameError: a description or parameter that has no meaning.
+        FormatError, OSError: files that cannot be used.
+    """
+
+    def __init__(
+        self,
+        source: Mapping[str, Any],
+        batch_size: int,
+        executors: int = 2,
+        where: str = "local",
+        seed: int = 0,
+        num_parts: int = 1,
+        part_index: int = 0,
+        batches_per_partition: int = 1,
+        last: str = "pad",
+        memory: int | str = "256M",
+        deadline: float = 300.0,
+        rules: Rules | None = None,
+        data_name: str = "data",
+        label_name: str = "softmax_label",
+        **options: Any,
+    ) -> None:
+        super().__init__(batch_size)
+        _check_sizes(batch_size, batches_per_partition, num_parts, part_index, last)
+        self._seed, self._last, self._rank = int(seed), last, part_index
+        self._taken, self._offset = 0, 0
+        self._names = data_name, label_name
+        self._describe(source, batch_size * batches_per_partition)
+        self._members = tuple(range(num_parts))
+        self.seconds_waited = 0.0
+        self.ahead = self._room(as_bytes(memory), executors)
+        self._pending: deque[tuple[int, int, int]] = deque()  # epoch, partition, number in the pool
+        self._result: Result | None = None
+        self.pool = Pool(executors, where, rules, deadline, type(self).__name__, **options)
+        self._go_to(0, [], 0, 0)
+
+    def _describe(self, source: Mapping[str, Any], size: int) -> None:
+        computer = Computer()
+        try:
+            described = canonical(source)
+            self._samples, self._layout = computer.describe(Partition(described, 0, 1, self._seed))
+        finally:
+            computer.close()
+        self.source = {**described, "samples": self._samples}
+        self._size = size
+        count = self._samples
+        if self._last == "discard":
+            count -= count % self.batch_size
+        if count == 0:
+            raise ParamError(
+                f"[PartitionedIter] expected at least one batch of {self.batch_size}, got "
+                f"{self._samples} samples"
+            )
+        self._used = count
+        self._count = -(-count // size)
+
+    def _room(self, memory: int, executors: int) -> int:
+        """Partitions ahead: executors' second copies and memory kept for use count too."""
+        sample = sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            for shape, dtype in (*self._layout.values(), ((), np.int64))
+        )
+        fitting = memory // max(1, sample * self._size) - executors - 2
+        return max(1, min(fitting, 2 * executors + 2))
+
+    # -- what it gives
+
+    @property
+    def provide_data(self) -> list[DataDesc]:
+        """Name, shape and dtype of the data of a batch."""
+        shape, dtype = self._layout["data"]
+        layout = {4: "NCHW", 2: "NC", 1: "N"}.get(len(shape) + 1, "NCHW")
+        return [DataDesc(self._names[0], (self.batch_size, *shape), dtype, layout)]
+
+    @property
+    def provide_label(self) -> list[DataDesc]:
+        """Name, shape and dtype of the labels of a batch."""
+        shape, dtype = self._layout["label"]
+        layout = "N" if not shape else "NC"
+        return [DataDesc(self._names[1], (self.batch_size, *shape), dtype, layout)]
+
+    @property
+    def counts(self) -> Counts:
+        """What happened to partitions and executors so far."""
+        return self.pool.counts
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch is of, from 0."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches that this worker has in the current epoch, if the members stay."""
+        earlier = replay(self._count, self._epoch, self._stages)[1].get(self._rank, [])
+        return sum(self._batches_of(number) for number in [*earlier, *self._mine])
+
+    def next(self) -> DataBatch:
+        """The next batch; `index` holds the numbers of its samples.
+
+        Raises:
+            StopIteration: the epoch is over.
+            MixflowError: data that cannot be used (asking again gives the partition after it), no
+                executor that lives, or no result in time.
+        """
+        if self._result is None:
+            self._take()
+        assert self._result is not None
+        arrays, first = self._result.arrays, self._offset * self.batch_size
+        rows = {k: v[first : first + self.batch_size] for k, v in arrays.items()}
+        index = np.resize(rows["index"], self.batch_size)
+        pad = self.batch_size - len(rows["index"])
+        index[self.batch_size - pad :] = rows["index"][-1]
+        data = [self._filled(rows["data"])]
+        label = [self._filled(rows["label"])]
+        self._offset += 1
+        if self._offset == self._batches_of(self._mine[self._taken - 1]):
+            self._result.release()
+            self._result, self._offset = None, 0
+        self.current_batch = DataBatch(data, label, pad, index)
+        return self.current_batch
+
+    def reset(self) -> None:
+        """Next epoch, from its first batch. Before the first batch was taken nothing changes."""
+        self.current_batch = None
+        if self._taken == len(self._mine) and self._result is None:
+            self._begin_epoch(self._epoch + 1, [])
+            self._fill_up()
+        elif self._taken or self._stages:
+            self._go_to(self._epoch + 1, [], 0, 0)
+
+    def close(self) -> None:
+        """Ends the executors; the iterator cannot be used afterwards."""
+        self._result = None
+        self.pool.close()
+
+    def __enter__(self) -> PartitionedIter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- members
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks that the partitions are dealt to."""
+        return self._members
+
+    def redeal(self, members: Sequence[int], done: int | Mapping[int, int] | None = None) -> None:
+        """Deals what is left of this epoch, and all that comes, to other workers.
+
+        Call it on every worker that goes on, before the same step and with the same arguments. A
+        worker that joins makes an iterator, loads the `state_dict` of another one that has just
+        called this, and need not call it. One that is no member any more has nothing left.
+
+        Args:
+            members: ranks from now on.
+            done: partitions that each of the present members went through since the last deal (or
+                the beginning of the epoch), by rank; a number: each as many; None: each as many as
+                this worker.
+
+        Raises:
+            ParamError: members that are none, or one that `done` lacks.
+            MixflowError: in the middle of a partition of several batches.
+        """
+        if self._result is not None:
+            raise MixflowError(
+                "[PartitionedIter] expected the end of a partition, got one of which batch "
+                f"{self._offset} comes next; call redeal after the others of it"
+            )
+        chosen = checked_members(members)
+        left = replay(self._count, self._epoch, self._stages)[0]
+        dealt = deal(left, self._epoch, self._members)
+        most = {rank: len(numbers) for rank, numbers in dealt.items()}
+        ended = stage_of(self._members, self._taken if done is None else done, most)
+        self._members = chosen
+        self._go_to(self._epoch, [*self._stages, ended], 0, 0)
+
+    # -- position
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as plain values (JSON): the batch after the last one given comes next."""
+        taken = self._taken - (self._result is not None)
+        return {
+            "version": _VERSION,
+            "epoch": self._epoch,
+            "stages": [[list(s.members), list(s.done)] for s in self._stages],
+            "members": list(self._members),
+            "partitions": taken,
+            "batches": self._offset,
+            "rank": self._rank,
+            "identity": self._identity(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to a saved position: the batches after it are those of the uninterrupted run.
+
+        Raises:
+            FormatError: no such state, one of other data, batches or seed, or of another worker in
+                the middle of its partitions.
+        """
+        try:
+            epoch, taken, offset, rank = (
+                int(state[k]) for k in ("epoch", "partitions", "batches", "rank")
+            )
+            stages = [Stage(checked_members(m), tuple(map(int, d))) for m, d in state["stages"]]
+            members, identity = checked_members(state["members"]), dict(state["identity"])
+            if state["version"] != _VERSION or min(epoch, taken, offset) < 0:
+                raise ValueError
+            mine = share(self._count, epoch, stages, members, self._rank)
+        except (KeyError, TypeError, ValueError):
+            raise FormatError(
+                f"[PartitionedIter] expected a state of state_dict(), got {str(state)[:200]}"
+            ) from None
+        own = self._identity()
+        different = [
+            f"{k} {own.get(k)!r} (saved: {identity.get(k)!r})"
+            for k in sorted({*own, *identity})
+            if own.get(k) != identity.get(k)
+        ]
+        if rank != self._rank and taken + offset:
+            different.append(f"part_index {self._rank} (saved: {rank})")
+        if different:
+            raise FormatError(
+                "[PartitionedIter] expected the state of the same samples in the same order, got "
+                f"{', '.join(different)}"
+            )
+        if taken + bool(offset) > len(mine):
+            raise FormatError(f"[PartitionedIter] expected a position in the epoch, got {taken}")
+        self.current_batch = None
+        self._members = members
+        self._go_to(epoch, stages, taken, offset)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "seed": self._seed,
+            "batch_size": self.batch_size,
+            "partition": self._size,
+            "last": self._last,
+        }
+
+    # -- inside
+
+    def _batches_of(self, number: int) -> int:
+        first = number * self._size
+        return -(-(min(first + self._size, self._used) - first) // self.batch_size)
+
+    def _partition(self, epoch: int, number: int) -> Partition:
+        first = number * self._size
+        start = epoch * self._samples
+        end = min(first + self._size, self._used)
+        return Partition(self.source, start + first, start + end, self._seed)
+
+    def _go_to(self, epoch: int, stages: list[Stage], taken: int, offset: int) -> None:
+        """Drops what is under way and begins anew at a position."""
+        self.pool.cancel()
+        self._pending.clear()
+        self._result = None
+        self._begin_epoch(epoch, stages)
+        self._taken = taken
+        self._ahead_at = epoch, taken
+        self._fill_up()
+        if offset:
+            self._take()
+            self._offset = offset
+
+    def _begin_epoch(self, epoch: int, stages: list[Stage]) -> None:
+        self._epoch, self._stages = epoch, stages
+        self._mine = share(self._count, epoch, stages, self._members, self._rank)
+        #: Partitions taken in this stage, the one under way included; batches given of that.
+        self._taken, self._offset = 0, 0
+
+    def _fill_up(self) -> None:
+        """Has partitions computed up to the bound, also of the next epoch."""
+        while len(self._pending) < self.ahead and self._rank in self._members:
+            epoch, place = self._ahead_at
+            mine = self._mine
+            if epoch != self._epoch:
+                mine = deal(range(self._count), epoch, self._members)[self._rank]
+            if place < len(mine):
+                number = self.pool.submit(self._partition(epoch, mine[place]))
+                self._pending.append((epoch, mine[place], number))
+                self._ahead_at = epoch, place + 1
+            elif epoch > self._epoch:
+                return
+            else:
+                self._ahead_at = epoch + 1, 0
+
+    def _take(self) -> None:
+        if self._taken == len(self._mine):
+            raise StopIteration
+        start = time.perf_counter()
+        _, _, number = self._pending[0]
+        try:
+            self._result = self.pool.take(number)
+            self._offset = 0
+        finally:
+            self.seconds_waited += time.perf_counter() - start
+            if self.pool.settled(number):
+                self._pending.popleft()
+                self._taken += 1
+                self._fill_up()
+
+    def _filled(self, rows: Array) -> NDArray:
+        """A batch's array with these rows; what lacks is filled up with the last one."""
+        made = nd.empty((self.batch_size, *rows.shape[1:]), dtype=rows.dtype)
+        memory = _rt.core.writable_view(made)
+        memory[: len(rows)] = rows
+        memory[len(rows) :] = rows[-1]
+        return made
+
+
+def _check_sizes(batch_size: int, batches: int, num_parts: int, part_index: int, last: str) -> None:
+    if batch_size < 1 or batches < 1 or not 0 <= part_index < num_parts:
+        raise ParamError(
+            "[PartitionedIter] expected batch_size and batches_per_partition of at least 1 and "
+            f"part_index below num_parts, got {batch_size}, {batches} and {part_index} of "
+            f"{num_parts}"
+        )
+    if last not in _LASTS:
+        raise ParamError(f"[PartitionedIter] expected last pad or discard, got {last!r}")
