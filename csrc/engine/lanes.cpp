@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 namespace mixflow::engine {
 namespace {
@@ -27,6 +28,7 @@ Lanes::Lanes(std::mutex& mutex, Execute execute)
       free_(budget_) {}
 
 void Lanes::enqueue(Record& record) {
+  if (keep(record)) return;
   LaneQueue& queue = queue_of(record.lane);
   queue.ready.push_back(&record);
   std::push_heap(queue.ready.begin(), queue.ready.end(), runs_later);
@@ -105,7 +107,8 @@ void Lanes::work(Worker& worker) {
   this_worker = &worker;
   Lock lock(mutex_);
   for (;;) {
-    if (Record* record = take(*worker.lane)) {
+    Record* record = worker.next ? take_kept(worker) : take(*worker.lane);
+    if (record) {
       worker.running = true;
       worker.leased = record->leased;
       execute_(*record, lock, worker);
@@ -147,6 +150,30 @@ Record* Lanes::take(LaneQueue& queue) {
   ++queue.running;
   if (!queue.ready.empty()) wake(queue);
   return record;
+}
+
+// A short task that a worker makes ready as it ends another one stays with that worker: waking a
+// second one costs more than the task, and the two then wake each other in turn. Not where others
+// wait for the cores or came before.
+bool Lanes::keep(Record& record) {
+  Worker* worker = record.short_task ? self() : nullptr;
+  if (!worker || worker->running || worker->stop || worker->next) return false;
+  if (!leases(worker->lane->lane.kind) || !starved_.empty() || free_ < 1) return false;
+  if (worker->lane->running >= cap(*worker->lane) || !queue_of(record.lane).ready.empty()) {
+    return false;
+  }
+  record.leased = 1;
+  --free_;
+  --worker->lane->looking;
+  ++worker->lane->running;
+  worker->next = &record;
+  return true;
+}
+
+// The worker looks for no other task meanwhile; its lane may have a ready one and room for it.
+Record* Lanes::take_kept(Worker& worker) {
+  if (!worker.lane->ready.empty()) wake(*worker.lane);
+  return std::exchange(worker.next, nullptr);
 }
 
 bool Lanes::lease(LaneQueue& queue, Record& record) {

@@ -77,6 +77,7 @@ void ThreadedEngine::push(std::unique_ptr<Task> task) {
   const bool small = task->inline_ok && task->threads <= 1 && task->lane.kind != LaneKind::python;
   auto owner = std::make_unique<Record>(*this, std::move(task));
   Record& record = *owner;
+  record.short_task = small && record.lane.kind == LaneKind::small;
   Record* parent = current();
   Graveyard graveyard;  // destroyed after the lock
   Lock lock(mutex_);

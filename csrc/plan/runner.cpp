@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "base/parallel.h"
+#include "engine/worker_team.h"
 #include "plan/runtime.h"
 #include "plan/scalar.h"
 
@@ -98,6 +99,7 @@ class Run final : public engine::Task {
   char* kept_ = nullptr;
   bool holds_ = false;  // what is kept need not be made
   engine::TaskContext* context_ = nullptr;
+  Team* team_ = nullptr;  // of the thread that runs native steps now
   std::shared_ptr<engine::Completion> completion_;
   const std::string* failed_ = nullptr;
 };
@@ -270,6 +272,7 @@ std::vector<HostBuffer> Run::host_buffers(const std::vector<Slot>& slots,
 kernels::RunContext Run::context_of(const Step& step) const {
   kernels::RunContext context;
   context.seed = rng_.seed;
+  context.team = team_;
   if (step.draw_slot >= 0) {
     context.draw = draws_.empty() ? rng_.next + static_cast<uint64_t>(step.draw_slot)
                                   : draws_[static_cast<size_t>(step.draw_slot)];
@@ -287,6 +290,7 @@ void Run::timed_steps() {
 
 void Run::native_steps() {
   const auto& steps = plan().steps();
+  team_ = plan().teamwork(phase_) ? &engine::summon_team(plan().threads(phase_)) : nullptr;
   for (; position_ < end_ && !steps[position_].host; ++position_) {
     const Step& step = steps[position_];
     kernels::Buffers buffers;
