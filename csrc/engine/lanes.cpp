@@ -162,8 +162,8 @@ bool Lanes::keep(Record& record) {
   if (worker->lane->running >= cap(*worker->lane) || !queue_of(record.lane).ready.empty()) {
     return false;
   }
-  record.leased = 1;
-  --free_;
+  record.leased = std::min(free_, std::max(worker->leased, 1));  // what its helpers have, too
+  free_ -= record.leased;
   --worker->lane->looking;
   ++worker->lane->running;
   worker->next = &record;

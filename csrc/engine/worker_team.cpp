@@ -1,5 +1,6 @@
 #include "engine/worker_team.h"
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -12,14 +13,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostPieces = 0xffff;
-// Longer than the steps between two wide ones, shorter than what a sleeping thread costs to wake.
-constexpr std::chrono::microseconds kLookOut{40};
+// Longer than what lies between two wide steps of a small net, the update of its parameters included.
+constexpr std::chrono::microseconds kLookOut{100};
+constexpr std::chrono::microseconds kWaking{60};  // what a sleeping thread may take to run
 // About a piece: an owner that waits longer waits for a helper that has lost its core.
 constexpr std::chrono::microseconds kPatience{60};
 constexpr int kLooks = 64;  // between two looks at the clock
 
 uint32_t round_of(uint64_t ticket) { return static_cast<uint32_t>(ticket >> 32); }
-int count_of(uint64_t ticket) { return static_cast<int>(ticket >> 16 & kMostPieces); }
+int end_of(uint64_t ticket) { return static_cast<int>(ticket >> 16 & kMostPieces); }
 int next_of(uint64_t ticket) { return static_cast<int>(ticket & kMostPieces); }
 
 // Until found() or for some time; lets other threads run. True when found.
@@ -37,15 +39,13 @@ bool spin(std::chrono::microseconds most, const Found& found) {
 
 }  // namespace
 
-WorkerTeam::WorkerTeam(int helpers) : size_(helpers) {
+WorkerTeam::WorkerTeam(int helpers) : size_(helpers + 1), tickets_(helpers + 1) {
+  for (int i = 0; i < helpers; ++i) helpers_.push_back(std::make_unique<Helper>());
   for (int i = 0; i < helpers; ++i) {
-    helpers_.push_back(std::make_unique<Helper>());
-    Helper& helper = *helpers_.back();
     try {
-      helper.thread = std::thread([this, &helper] { work(helper); });
-    } catch (const std::system_error&) {  // no more threads now: the team is smaller
-      helpers_.pop_back();
-      return;
+      helpers_[i]->thread = std::thread([this, i] { work(i + 1); });
+    } catch (const std::system_error&) {
+      return;  // no more threads now: the others take the pieces
     }
   }
 }
@@ -54,56 +54,70 @@ WorkerTeam::~WorkerTeam() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
-    publish(0);
   }
   work_.notify_all();
-  for (auto& helper : helpers_) helper->thread.join();
+  for (auto& helper : helpers_) {
+    if (helper->thread.joinable()) helper->thread.join();
+  }
 }
 
-uint32_t WorkerTeam::round() const { return round_of(ticket_.load()); }
+bool WorkerTeam::awake() const {
+  return std::any_of(helpers_.begin(), helpers_.end(),
+                     [](const auto& helper) { return helper->awake.load(); });
+}
 
 // Opens a new round. Sequentially consistent, like sleep(): either the helper sees the round before
 // it sleeps, or the owner sees that it sleeps.
-void WorkerTeam::publish(uint32_t pieces) {
-  const uint64_t next = uint64_t{round_of(ticket_.load(std::memory_order_relaxed)) + 1};
-  ticket_.store(next << 32 | uint64_t{pieces} << 16);
+void WorkerTeam::publish(int pieces) {
+  owner_cpu_.store(current_cpu(), std::memory_order_relaxed);
+  for (int member = 0; member < size_; ++member) {
+    std::atomic<uint64_t>& ticket = tickets_[member].value;
+    const auto first = static_cast<uint64_t>(pieces) * member / size_;
+    const auto end = static_cast<uint64_t>(pieces) * (member + 1) / size_;
+    const uint64_t round = round_of(ticket.load(std::memory_order_relaxed)) + uint64_t{1};
+    ticket.store(round << 32 | end << 16 | first);
+  }
+  wake_sleepers();
 }
 
-void WorkerTeam::summon() {
-  owner_cpu_.store(current_cpu(), std::memory_order_relaxed);
-  publish(0);
+void WorkerTeam::wake_sleepers() {
   if (sleeping_.load() == 0) return;
+  called_ = Clock::now();
   { const std::lock_guard<std::mutex> lock(mutex_); }  // nobody is between his look and his sleep
   work_.notify_all();
 }
+
+void WorkerTeam::summon() { publish(0); }
 
 void WorkerTeam::run_pieces(int pieces, const void* object, Call call) {
   check(pieces >= 0 && pieces <= kMostPieces, "[team] expected at most ", kMostPieces,
         " pieces, got ", pieces);
   job_ = {object, call};
   left_.store(pieces, std::memory_order_relaxed);
-  owner_cpu_.store(current_cpu(), std::memory_order_relaxed);
-  publish(static_cast<uint32_t>(pieces));
-  if (sleeping_.load() > 0) {
-    { const std::lock_guard<std::mutex> lock(mutex_); }
-    work_.notify_all();
-  }
-  int piece = claim();
-  if (piece >= 0) {
+  publish(pieces);
+  for (int piece; (piece = claim_any(0)) >= 0;) {
     perform(piece);
-    for (auto& helper : helpers_) keep_apart(*helper);
-    while ((piece = claim()) >= 0) perform(piece);
+    keep_apart();
   }
   wait_for_last();
 }
 
-// A piece of the present round, or -1.
-int WorkerTeam::claim() {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (next_of(ticket) < count_of(ticket)) {
-    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
-      return next_of(ticket);
+// A piece of that ticket, or -1.
+int WorkerTeam::claim(Ticket& ticket) {
+  uint64_t value = ticket.value.load(std::memory_order_acquire);
+  while (next_of(value) < end_of(value)) {
+    if (ticket.value.compare_exchange_weak(value, value + 1, std::memory_order_acq_rel)) {
+      return next_of(value);
     }
+  }
+  return -1;
+}
+
+// The member's own pieces first, then those of the members after it.
+int WorkerTeam::claim_any(int member) {
+  for (int i = 0; i < size_; ++i) {
+    const int piece = claim(tickets_[(member + i) % size_]);
+    if (piece >= 0) return piece;
   }
   return -1;
 }
@@ -122,12 +136,15 @@ void WorkerTeam::perform(int piece) {
   }
 }
 
-// A helper that was woken and has not run for as long as a piece takes waits for a core; if it
-// waits for the owner's, it is moved.
-void WorkerTeam::keep_apart(Helper& helper) {
-  if (helper.awake.load(std::memory_order_relaxed)) return;
-  const ThreadNumber number = helper.number.load(std::memory_order_relaxed);
-  if (number != 0) places_.move_away(number, current_cpu());
+// A helper that was woken a while ago and has not run since waits for a core; if that is the
+// owner's, it is moved.
+void WorkerTeam::keep_apart() {
+  for (const auto& helper : helpers_) {
+    if (helper->awake.load(std::memory_order_relaxed)) continue;
+    const ThreadNumber number = helper->number.load(std::memory_order_relaxed);
+    if (number == 0 || Clock::now() - called_ < kWaking) continue;
+    places_.move_away(number, current_cpu());
+  }
 }
 
 void WorkerTeam::wait_for_last() {
@@ -142,7 +159,8 @@ void WorkerTeam::wait_for_last() {
   std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void WorkerTeam::work(Helper& helper) {
+void WorkerTeam::work(int member) {
+  Helper& helper = *helpers_[member - 1];
   PlaceKeeper place;
   helper.number.store(this_thread_number());
   helper.awake.store(true);
@@ -150,39 +168,54 @@ void WorkerTeam::work(Helper& helper) {
   for (;;) {
     const int cpu = current_cpu();
     if (cpu == owner_cpu_.load(std::memory_order_relaxed)) place.move_away(0, cpu);
-    int piece;
-    while ((piece = claim()) >= 0) perform(piece);
-    if (look_out(&seen)) continue;
-    sleep(helper, seen);
+    for (int piece; (piece = claim_any(member)) >= 0;) perform(piece);
+    if (look_out(tickets_[member], &seen)) continue;
+    sleep(member, seen);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stop_) return;
   }
 }
 
 // Waits for another round than the last one seen; false when none came for a while.
-bool WorkerTeam::look_out(uint32_t* seen) {
-  if (!spin(kLookOut, [&] { return round() != *seen; })) return false;
-  *seen = round();
+bool WorkerTeam::look_out(const Ticket& ticket, uint32_t* seen) const {
+  const auto fresh = [&] { return round_of(ticket.value.load()) != *seen; };
+  if (!spin(kLookOut, fresh)) return false;
+  *seen = round_of(ticket.value.load());
   return true;
 }
 
-void WorkerTeam::sleep(Helper& helper, uint32_t seen) {
+void WorkerTeam::sleep(int member, uint32_t seen) {
+  Helper& helper = *helpers_[member - 1];
   std::unique_lock<std::mutex> lock(mutex_);
-  helper.awake.store(false, std::memory_order_relaxed);
+  helper.awake.store(false);
   sleeping_.fetch_add(1);
-  work_.wait(lock, [&] { return stop_ || round() != seen; });
+  work_.wait(lock, [&] { return stop_ || round_of(tickets_[member].value.load()) != seen; });
   sleeping_.fetch_sub(1);
-  helper.awake.store(true, std::memory_order_relaxed);
+  helper.awake.store(true);
 }
 
-WorkerTeam& summon_team(int threads) {
+namespace {
+
+std::unique_ptr<WorkerTeam>& team_of_thread() {
   thread_local std::unique_ptr<WorkerTeam> team;
-  if (!team || team->size() != threads - 1) {
+  return team;
+}
+
+}  // namespace
+
+WorkerTeam& summon_team(int threads) {
+  auto& team = team_of_thread();
+  if (!team || team->size() != threads) {
     team.reset();
     team = std::make_unique<WorkerTeam>(threads - 1);
   }
   team->summon();
   return *team;
+}
+
+WorkerTeam* awake_team(int threads) {
+  WorkerTeam* team = team_of_thread().get();
+  return team && team->size() == threads && team->awake() ? team : nullptr;
 }
 
 }  // namespace mixflow::engine

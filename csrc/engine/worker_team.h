@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -18,8 +19,10 @@ namespace mixflow::engine {
 // Hazard: a parallel region with one fixed part per thread ends when the slowest thread ends. A
 // helper that the system wakes late, or puts on the owner's core, doubles the time of the region.
 // Here pieces are claimed one by one: a helper that is not there costs nothing, and one that loses
-// its core costs the piece that it holds. Idle helpers look out for work for some microseconds,
-// letting others run meanwhile, and then sleep.
+// its core costs the piece that it holds. Each member begins with pieces of its own, the same ones
+// for the same number of pieces, so that what it wrote before is in its core's cache; only when
+// these are gone does it take those of others. Idle helpers look out for work for a while, letting
+// others run meanwhile, and then sleep.
 //
 // Owned by one thread: only that one may call its methods.
 class WorkerTeam final : public Team {
@@ -29,15 +32,22 @@ class WorkerTeam final : public Team {
   WorkerTeam(const WorkerTeam&) = delete;
   WorkerTeam& operator=(const WorkerTeam&) = delete;
 
-  // As asked for; fewer threads serve where the system refused to start one.
-  int size() const { return size_; }
+  // Members as asked for, the owner included; fewer serve where the system refused to start one.
+  int size() const override { return size_; }
   // Work is about to come: wakes helpers that sleep. Does not block.
   void summon();
+  // Whether a helper looks out for work.
+  bool awake() const;
 
  protected:
   void run_pieces(int pieces, const void* object, Call call) override;
 
  private:
+  // Pieces of one member: round (32 bits), end (16), next piece (16). A claim succeeds only in the
+  // round that it has seen, so that `job_` is the one that the claimed piece belongs to.
+  struct alignas(64) Ticket {
+    std::atomic<uint64_t> value{0};
+  };
   struct Helper {
     std::thread thread;
     std::atomic<ThreadNumber> number{0};
@@ -48,30 +58,30 @@ class WorkerTeam final : public Team {
     Call call = nullptr;
   };
 
-  void publish(uint32_t pieces);
-  int claim();
+  void publish(int pieces);
+  void wake_sleepers();
+  int claim(Ticket& ticket);
+  int claim_any(int member);
   void perform(int piece);
-  void work(Helper& helper);
-  bool look_out(uint32_t* round);
-  void sleep(Helper& helper, uint32_t round);
-  void keep_apart(Helper& helper);
+  void work(int member);
+  bool look_out(const Ticket& ticket, uint32_t* seen) const;
+  void sleep(int member, uint32_t seen);
+  void keep_apart();
   void wait_for_last();
-  uint32_t round() const;
 
-  // Round (32 bits), number of pieces (16), next piece (16): a claim succeeds only in the round
-  // that it has seen, so that `job_` is the one that the claimed piece belongs to.
-  std::atomic<uint64_t> ticket_{0};
-  Job job_;                    // written by the owner while no piece is out
-  std::atomic<int> left_{0};   // pieces that are not over
+  const int size_;
+  std::vector<Ticket> tickets_;  // by member; the owner is member 0
+  Job job_;                      // written by the owner while no piece is out
+  std::atomic<int> left_{0};     // pieces that are not over
   std::atomic<int> owner_cpu_{-1};
   std::mutex mutex_;
   std::condition_variable work_, over_;
   std::atomic<int> sleeping_{0};  // helpers that wait for `work_`
   std::atomic<bool> owner_sleeps_{false};
-  bool stop_ = false;             // guarded by mutex_
-  std::exception_ptr error_;      // guarded by mutex_
-  PlaceKeeper places_;            // the owner's
-  const int size_;
+  bool stop_ = false;         // guarded by mutex_
+  std::exception_ptr error_;  // guarded by mutex_
+  PlaceKeeper places_;        // the owner's, like the next
+  std::chrono::steady_clock::time_point called_;  // when sleepers were woken last
   std::vector<std::unique_ptr<Helper>> helpers_;
 };
 
@@ -79,5 +89,8 @@ class WorkerTeam final : public Team {
 // first asked for or asked for another size. Its helpers end with the thread. Only for threads that
 // are joined before a fork.
 WorkerTeam& summon_team(int threads);
+// The same team if there is one of that size whose helpers are awake, else null: for work too short
+// to wake anybody.
+WorkerTeam* awake_team(int threads);
 
 }  // namespace mixflow::engine

@@ -72,6 +72,7 @@ class Run final : public engine::Task {
   std::vector<HostBuffer> host_buffers(const std::vector<Slot>& slots,
                                        const std::vector<Desc>& descs, size_t first) const;
   kernels::RunContext context_of(const Step& step) const;
+  Team* team() const;
   void timed_steps();
   void native_steps();
   void run_native(const Step& step, kernels::Buffers buffers);
@@ -288,9 +289,16 @@ void Run::timed_steps() {
   plan().report_duration(phase_, took.count());
 }
 
+// Kernels that want helpers get them; others may use those that are awake on leased cores.
+Team* Run::team() const {
+  if (plan().teamwork(phase_)) return &engine::summon_team(plan().threads(phase_));
+  const int leased = context_->threads();
+  return leased > 1 ? engine::awake_team(leased) : nullptr;
+}
+
 void Run::native_steps() {
   const auto& steps = plan().steps();
-  team_ = plan().teamwork(phase_) ? &engine::summon_team(plan().threads(phase_)) : nullptr;
+  team_ = team();
   for (; position_ < end_ && !steps[position_].host; ++position_) {
     const Step& step = steps[position_];
     kernels::Buffers buffers;
