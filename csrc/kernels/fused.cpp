@@ -16,8 +16,6 @@ constexpr int kStackRegisters = 8;
 constexpr int kMaxSlots = 192;
 constexpr int kMaxWhole = 8;  // inputs, or outputs, of a program that is compiled whole
 constexpr int64_t kShortRow = 256;  // rows below this are packed into blocks of several rows
-// Elements whose computation is worth telling helpers of.
-constexpr int64_t kTeamElements = 1 << 16;
 
 struct Slot {
   const void* data;
@@ -101,7 +99,7 @@ class FusedKernel final : public Kernel {
 
   void run(const Buffers& buffers, const RunContext& context) const override {
     if (space_.total == 0) return;
-    if (threads == 1 && context.team && space_.total >= kTeamElements) {
+    if (context.team && space_.total >= context.share_from && scratch_ <= kStackRegisters) {
       return run_shared(buffers, *context.team);
     }
     const int parts = threads;
@@ -115,7 +113,6 @@ class FusedKernel final : public Kernel {
  private:
   // Helpers that are awake take a part: of a parameter's update, the rows whose gradient they made.
   void run_shared(const Buffers& buffers, Team& team) const {
-    if (scratch_ > kStackRegisters) return run_part(buffers, 0, 0, space_.units);
     const int pieces = static_cast<int>(std::min<int64_t>(2 * team.size(), space_.units));
     team.run(pieces, [&](int piece) {
       run_part(buffers, 0, space_.units * piece / pieces, space_.units * (piece + 1) / pieces);

@@ -51,6 +51,9 @@ struct RunContext {
   uint64_t draw = 0;  // number of this draw (random kernels only)
   // Helpers of the running thread, for kernels with `teamwork`; null = the thread is alone.
   Team* team = nullptr;
+  // Elements from which elementwise kernels share their work with the team. Few where the data lies
+  // in the caches of the helpers, as gradients of weights do.
+  int64_t share_from = 1 << 16;
 };
 
 // Thread-safe: run may be called from several threads at once with different buffers.

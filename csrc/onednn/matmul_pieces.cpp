@@ -2,10 +2,12 @@
 // parallel region for each product this saves what its start and end cost, and a thread that is
 // late or loses its core delays the product by a piece at most.
 //
-// What a core has written is near to that core only, so equal parts of the same matrix go to the
-// same thread wherever they can: a product with a matrix stored as (n, k), the weights of a layer,
-// is cut into columns, which are rows of the weights; one with a matrix stored as (k, m), the
-// gradient of the weights, into rows, which are the same ones.
+// What a core has written is near to that core only: a line of another core's cache costs 50 ns to
+// 150 ns, one after the other where it is written. So equal parts of a matrix go to the same thread
+// wherever they can. A product with a matrix stored as (n, k), the weights of a layer, is cut into
+// columns, which are rows of the weights; one with a matrix stored as (k, m), the gradient of the
+// weights, into rows, which are the same ones and stay where they are made. Other results go on to
+// steps of one thread, so that thread collects them: reading from another core is quick.
 #include <algorithm>
 #include <cstring>
 
@@ -39,6 +41,7 @@ class PiecesKernel final : public Kernel {
 
   void run(const kernels::Buffers& buffers, const kernels::RunContext& context) const override {
     run_pieces(context.team, static_cast<int>(pieces_.size()), [&](int i) { run_piece(buffers, i); });
+    if (!p_.transpose_a) collect(buffers);
   }
 
  private:
@@ -49,6 +52,8 @@ class PiecesKernel final : public Kernel {
 
   void add(int64_t begin, int64_t end);
   void run_piece(const kernels::Buffers& buffers, int number) const;
+  void collect(const kernels::Buffers& buffers) const;
+  size_t bytes_of(const Piece& piece) const;
 
   Product p_;
   bool by_columns_;
@@ -63,7 +68,6 @@ memory::desc matrix(int64_t rows, int64_t cols, const Dims& strides) {
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// oneDNN's fast kernels write dense results only: columns go through the workspace.
 void PiecesKernel::add(int64_t begin, int64_t end) {
   const int64_t rows = by_columns_ ? p_.m : end - begin, cols = by_columns_ ? end - begin : p_.n;
   const auto a = matrix(rows, p_.k, p_.transpose_a ? Dims{1, p_.m} : Dims{p_.k, 1});
@@ -79,7 +83,7 @@ void PiecesKernel::add(int64_t begin, int64_t end) {
               {{DNNL_ARG_SRC, slot_a}, {DNNL_ARG_WEIGHTS, slot_b}, {DNNL_ARG_DST, slot_y}});
   kernel.finish(desc.impl_info_str(), 1, 0);
   implementation = kernel.implementation + "/pieces";
-  const size_t result = by_columns_ ? aligned(y.get_size()) : 0;
+  const size_t result = p_.transpose_a ? 0 : aligned(y.get_size());
   slice_ = std::max(slice_, result + aligned(kernel.workspace_bytes));
   pieces_.push_back(std::move(piece));
 }
@@ -88,20 +92,37 @@ void PiecesKernel::run_piece(const kernels::Buffers& buffers, int number) const 
   const Piece& piece = pieces_[number];
   const auto* a = static_cast<const float*>(buffers.in[0]);
   const auto* b = static_cast<const float*>(buffers.in[1]);
-  auto* y = static_cast<float*>(buffers.out[0]);
   char* space = static_cast<char*>(buffers.workspace) + static_cast<size_t>(number) * slice_;
-  if (!by_columns_) {
-    const void* in[] = {a + piece.begin * (p_.transpose_a ? 1 : p_.k), b};
-    void* out[] = {y + piece.begin * p_.n};
-    return piece.kernel->run({in, out, space}, {});
+  const int64_t a_step = by_columns_ ? 0 : p_.transpose_a ? 1 : p_.k;
+  const void* in[] = {a + piece.begin * a_step, by_columns_ ? b + piece.begin * p_.k : b};
+  void* out[] = {space};
+  if (p_.transpose_a) {
+    out[0] = static_cast<float*>(buffers.out[0]) + piece.begin * p_.n;
+  } else {
+    space += aligned(bytes_of(piece));
   }
-  auto* dense = reinterpret_cast<float*>(space);
-  const size_t row = static_cast<size_t>(piece.size) * sizeof(float);
-  const void* in[] = {a, b + piece.begin * p_.k};
-  void* out[] = {dense};
-  piece.kernel->run({in, out, space + aligned(row * static_cast<size_t>(p_.m))}, {});
-  for (int64_t i = 0; i < p_.m; ++i) {
-    std::memcpy(y + i * p_.n + piece.begin, dense + i * piece.size, row);
+  piece.kernel->run({in, out, space}, {});
+}
+
+size_t PiecesKernel::bytes_of(const Piece& piece) const {
+  return static_cast<size_t>(piece.size * (by_columns_ ? p_.m : p_.n)) * sizeof(float);
+}
+
+// oneDNN's fast kernels write dense results only, so the pieces are dense.
+void PiecesKernel::collect(const kernels::Buffers& buffers) const {
+  auto* y = static_cast<float*>(buffers.out[0]);
+  const auto* space = static_cast<const char*>(buffers.workspace);
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    const auto* from = reinterpret_cast<const float*>(space + i * slice_);
+    if (!by_columns_) {
+      std::memcpy(y + piece.begin * p_.n, from, bytes_of(piece));
+      continue;
+    }
+    for (int64_t row = 0; row < p_.m; ++row) {
+      std::memcpy(y + row * p_.n + piece.begin, from + row * piece.size,
+                  static_cast<size_t>(piece.size) * sizeof(float));
+    }
   }
 }
 

@@ -14,6 +14,8 @@
 namespace mixflow::plan {
 namespace {
 
+// Elements of a parameter's update: helpers that are awake have just made its gradient.
+constexpr int64_t kShareFrom = 4096;
 constexpr int64_t kCopyGrain = 1 << 17;  // bytes for which a thread pays
 
 engine::Lane compute_lane(Device device) {
@@ -274,6 +276,7 @@ kernels::RunContext Run::context_of(const Step& step) const {
   kernels::RunContext context;
   context.seed = rng_.seed;
   context.team = team_;
+  if (!plan().teamwork(phase_)) context.share_from = kShareFrom;
   if (step.draw_slot >= 0) {
     context.draw = draws_.empty() ? rng_.next + static_cast<uint64_t>(step.draw_slot)
                                   : draws_[static_cast<size_t>(step.draw_slot)];
