@@ -134,7 +134,9 @@ bool all_float(const std::vector<Desc>& descs) {
 }  // namespace
 
 std::unique_ptr<Kernel> matmul_in_pieces(const Request& request, const Product& p, int threads) {
-  const bool small = p.batch == 1 && p.batch_b == 1 && p.flops() <= kMostFlops;
+  // Flat matrices, a batch of one for instance, are a question of memory and not of arithmetic.
+  const bool flat = std::min({p.m, p.n, p.k}) < kUnit;
+  const bool small = p.batch == 1 && p.batch_b == 1 && !flat && p.flops() <= kMostFlops;
   if (threads < 2 || !small || !all_float(request.inputs) || !all_float(request.outputs)) {
     return nullptr;
   }
