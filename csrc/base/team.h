@@ -12,8 +12,8 @@ class Team {
   virtual int size() const = 0;
 
   // Calls body(piece) once for each piece in [0, pieces), in any order and on any of the team's
-  // threads, as a rule the same ones each time; returns when all are over. Throws what a piece threw
-  // (the first that was seen). Only the thread that owns the team may call it; no nesting.
+  // threads, as a rule the same ones each time; returns when all are over. Throws what a piece
+  // threw (the first that was seen). Only the thread that owns the team may call it; no nesting.
   template <class Body>
   void run(int pieces, const Body& body) {
     run_pieces(pieces, &body, [](const void* object, int piece) {

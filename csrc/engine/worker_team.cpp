@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostPieces = 0xffff;
-// Longer than what lies between two wide steps of a small net, the update of its parameters included.
+// Longer than what lies between two wide steps of a small net, its update included.
 constexpr std::chrono::microseconds kLookOut{100};
 constexpr std::chrono::microseconds kWaking{60};  // what a sleeping thread may take to run
 // About a piece: an owner that waits longer waits for a helper that has lost its core.

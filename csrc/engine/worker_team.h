@@ -85,8 +85,8 @@ class WorkerTeam final : public Team {
   std::vector<std::unique_ptr<Helper>> helpers_;
 };
 
-// The team of the calling thread and `threads` - 1 helpers, which look out for work; made when it is
-// first asked for or asked for another size. Its helpers end with the thread. Only for threads that
+// The team of the calling thread and `threads` - 1 helpers, which look out for work; made when it
+// is first asked for or asked for another size. Its helpers end with the thread. Only for threads that
 // are joined before a fork.
 WorkerTeam& summon_team(int threads);
 // The same team if there is one of that size whose helpers are awake, else null: for work too short

@@ -30,7 +30,9 @@ class PiecesKernel final : public Kernel {
     const int64_t size = by_columns_ ? p.n : p.m;
     const int64_t unit = size >= kUnit * most && size % kUnit == 0 ? kUnit : 1;
     const int64_t units = size / unit, count = std::min(most, units);
-    for (int64_t i = 0; i < count; ++i) add(units * i / count * unit, units * (i + 1) / count * unit);
+    for (int64_t i = 0; i < count; ++i) {
+      add(units * i / count * unit, units * (i + 1) / count * unit);
+    }
     threads = thread_count;
     teamwork = true;
     workspace_bytes = slice_ * pieces_.size();
@@ -40,7 +42,8 @@ class PiecesKernel final : public Kernel {
   bool good() const { return good_; }
 
   void run(const kernels::Buffers& buffers, const kernels::RunContext& context) const override {
-    run_pieces(context.team, static_cast<int>(pieces_.size()), [&](int i) { run_piece(buffers, i); });
+    const auto body = [&](int i) { run_piece(buffers, i); };
+    run_pieces(context.team, static_cast<int>(pieces_.size()), body);
     if (!p_.transpose_a) collect(buffers);
   }
 
