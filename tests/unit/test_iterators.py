@@ -51,6 +51,7 @@ def fetchers():
 
 
 def wait_for_no_thread():
+    gc.collect()  # an error that surfaced holds its reader in a cycle of references
     deadline = time.monotonic() + 60
     while fetchers() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -601,6 +602,16 @@ class TestAhead:
         it = io.PrefetchingIter(Slow())
         for _ in it:
             break
+        del it
+        gc.collect()
+        assert wait_for_no_thread()
+
+    def test_collection_after_an_epoch_and_a_reset(self):
+        before = len(fetchers())
+        it = io.PrefetchingIter(io.NDArrayIter(np.arange(60.0), np.arange(60.0), 3))
+        assert len(list(it)) == 20
+        it.reset()
+        assert len(fetchers()) == before + 1
         del it
         gc.collect()
         assert wait_for_no_thread()

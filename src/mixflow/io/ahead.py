@@ -58,7 +58,8 @@ class Ahead(Generic[T]):
         self._thread = threading.Thread(
             target=_produce, args=(source, self._shared), name=name, daemon=True
         )
-        weakref.finalize(self, self._shared.stop).atexit = False
+        self._collected = weakref.finalize(self, self._shared.stop)
+        self._collected.atexit = False
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
@@ -69,6 +70,11 @@ class Ahead(Generic[T]):
         with shared.changed:
             while not shared.items:
                 if shared.ended is not None and not shared.stopped:
+                    # The error that is raised holds this frame: a registry that held the error
+                    # would keep the reader, and all that it has, alive for ever.
+                    self._collected.detach()
+                    if isinstance(shared.ended, StopIteration):
+                        raise StopIteration
                     raise shared.ended
                 # Closed, or a fork left the thread behind.
                 if shared.stopped or not self._thread.is_alive():
