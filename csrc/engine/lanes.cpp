@@ -107,11 +107,13 @@ void Lanes::work(Worker& worker) {
   this_worker = &worker;
   Lock lock(mutex_);
   for (;;) {
-    Record* record = worker.next ? take_kept(worker) : take(*worker.lane);
+    Record* kept = std::exchange(worker.next, nullptr);
+    Record* record = kept ? kept : take(*worker.lane);
     if (record) {
       worker.running = true;
       worker.leased = record->leased;
       execute_(*record, lock, worker);
+      worker.ending = false;
     } else if (!worker.graveyard.empty()) {
       lock.unlock();
       worker.graveyard.clear();
@@ -126,6 +128,7 @@ void Lanes::work(Worker& worker) {
 
 void Lanes::over(Worker& worker) {
   worker.running = false;
+  worker.ending = true;
   --worker.lane->running;
   ++worker.lane->looking;
   free_ += worker.leased;
@@ -154,26 +157,20 @@ Record* Lanes::take(LaneQueue& queue) {
 
 // A short task that a worker makes ready as it ends another one stays with that worker: waking a
 // second one costs more than the task, and the two then wake each other in turn. Not where others
-// wait for the cores or came before.
+// wait for the cores, for the worker (a chain of short tasks has no end) or came before.
 bool Lanes::keep(Record& record) {
   Worker* worker = record.short_task ? self() : nullptr;
-  if (!worker || worker->running || worker->stop || worker->next) return false;
-  if (!leases(worker->lane->lane.kind) || !starved_.empty() || free_ < 1) return false;
-  if (worker->lane->running >= cap(*worker->lane) || !queue_of(record.lane).ready.empty()) {
-    return false;
-  }
+  if (!worker || !worker->ending || worker->stop || worker->next) return false;
+  const LaneQueue& own = *worker->lane;
+  if (!leases(own.lane.kind) || !starved_.empty() || free_ < 1) return false;
+  if (!own.ready.empty() || own.running >= cap(own)) return false;
+  if (!queue_of(record.lane).ready.empty()) return false;
   record.leased = std::min(free_, std::max(worker->leased, 1));  // what its helpers have, too
   free_ -= record.leased;
   --worker->lane->looking;
   ++worker->lane->running;
   worker->next = &record;
   return true;
-}
-
-// The worker looks for no other task meanwhile; its lane may have a ready one and room for it.
-Record* Lanes::take_kept(Worker& worker) {
-  if (!worker.lane->ready.empty()) wake(*worker.lane);
-  return std::exchange(worker.next, nullptr);
 }
 
 bool Lanes::lease(LaneQueue& queue, Record& record) {

@@ -23,6 +23,7 @@ struct Worker {
   Lanes* lanes = nullptr;
   LaneQueue* lane = nullptr;
   bool running = false;    // a lane task is on its stack
+  bool ending = false;     // its task is over and makes others ready
   int32_t leased = 0;      // cores of that task; the record may be gone before the run is over
   int blocked = 0;         // depth of waits of that task
   Record* next = nullptr;  // a short task that its last one made ready: it runs that first
@@ -81,7 +82,6 @@ class Lanes {
   void wake(LaneQueue& queue);
   void start_worker(LaneQueue& queue);
   bool keep(Record& record);
-  Record* take_kept(Worker& worker);
   void serve_starved();
 
   std::mutex& mutex_;

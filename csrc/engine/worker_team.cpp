@@ -39,7 +39,8 @@ bool spin(std::chrono::microseconds most, const Found& found) {
 
 }  // namespace
 
-WorkerTeam::WorkerTeam(int helpers) : size_(helpers + 1), tickets_(helpers + 1) {
+WorkerTeam::WorkerTeam(int helpers)
+    : most_(helpers + 1), size_(most_), tickets_(static_cast<size_t>(most_)) {
   for (int i = 0; i < helpers; ++i) helpers_.push_back(std::make_unique<Helper>());
   for (int i = 0; i < helpers; ++i) {
     try {
@@ -55,14 +56,20 @@ WorkerTeam::~WorkerTeam() {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
-  work_.notify_all();
   for (auto& helper : helpers_) {
+    helper->called.notify_one();
     if (helper->thread.joinable()) helper->thread.join();
   }
 }
 
+void WorkerTeam::resize(int members) {
+  check(members >= 1 && members <= most_, "[team] expected 1 to ", most_, " members, got ",
+        members);
+  size_ = members;
+}
+
 bool WorkerTeam::awake() const {
-  return std::any_of(helpers_.begin(), helpers_.end(),
+  return std::any_of(helpers_.begin(), helpers_.begin() + (size_ - 1),
                      [](const auto& helper) { return helper->awake.load(); });
 }
 
@@ -77,14 +84,16 @@ void WorkerTeam::publish(int pieces) {
     const uint64_t round = round_of(ticket.load(std::memory_order_relaxed)) + uint64_t{1};
     ticket.store(round << 32 | end << 16 | first);
   }
-  wake_sleepers();
+  for (int member = 1; member < size_; ++member) {
+    Helper& helper = *helpers_[member - 1];
+    if (!helper.awake.load()) wake(helper);
+  }
 }
 
-void WorkerTeam::wake_sleepers() {
-  if (sleeping_.load() == 0) return;
-  called_ = Clock::now();
-  { const std::lock_guard<std::mutex> lock(mutex_); }  // nobody is between his look and his sleep
-  work_.notify_all();
+void WorkerTeam::wake(Helper& helper) {
+  { const std::lock_guard<std::mutex> lock(mutex_); }  // it is not between its look and its sleep
+  helper.woken = Clock::now();
+  helper.called.notify_one();
 }
 
 void WorkerTeam::summon() { publish(0); }
@@ -115,8 +124,8 @@ int WorkerTeam::claim(Ticket& ticket) {
 
 // The member's own pieces first, then those of the members after it.
 int WorkerTeam::claim_any(int member) {
-  for (int i = 0; i < size_; ++i) {
-    const int piece = claim(tickets_[(member + i) % size_]);
+  for (int i = 0; i < most_; ++i) {
+    const int piece = claim(tickets_[(member + i) % most_]);
     if (piece >= 0) return piece;
   }
   return -1;
@@ -139,11 +148,12 @@ void WorkerTeam::perform(int piece) {
 // A helper that was woken a while ago and has not run since waits for a core; if that is the
 // owner's, it is moved.
 void WorkerTeam::keep_apart() {
-  for (const auto& helper : helpers_) {
-    if (helper->awake.load(std::memory_order_relaxed)) continue;
-    const ThreadNumber number = helper->number.load(std::memory_order_relaxed);
-    if (number == 0 || Clock::now() - called_ < kWaking) continue;
-    places_.move_away(number, current_cpu());
+  for (int member = 1; member < size_; ++member) {
+    Helper& helper = *helpers_[member - 1];
+    if (helper.awake.load(std::memory_order_relaxed)) continue;
+    const ThreadNumber number = helper.number.load(std::memory_order_relaxed);
+    if (number == 0 || Clock::now() - helper.woken < kWaking) continue;
+    helper.place.move_away(number, current_cpu());
   }
 }
 
@@ -161,13 +171,12 @@ void WorkerTeam::wait_for_last() {
 
 void WorkerTeam::work(int member) {
   Helper& helper = *helpers_[member - 1];
-  PlaceKeeper place;
   helper.number.store(this_thread_number());
   helper.awake.store(true);
   uint32_t seen = 0;
   for (;;) {
     const int cpu = current_cpu();
-    if (cpu == owner_cpu_.load(std::memory_order_relaxed)) place.move_away(0, cpu);
+    if (cpu == owner_cpu_.load(std::memory_order_relaxed)) helper.place.move_away(0, cpu);
     for (int piece; (piece = claim_any(member)) >= 0;) perform(piece);
     if (look_out(tickets_[member], &seen)) continue;
     sleep(member, seen);
@@ -188,9 +197,8 @@ void WorkerTeam::sleep(int member, uint32_t seen) {
   Helper& helper = *helpers_[member - 1];
   std::unique_lock<std::mutex> lock(mutex_);
   helper.awake.store(false);
-  sleeping_.fetch_add(1);
-  work_.wait(lock, [&] { return stop_ || round_of(tickets_[member].value.load()) != seen; });
-  sleeping_.fetch_sub(1);
+  helper.called.wait(lock,
+                     [&] { return stop_ || round_of(tickets_[member].value.load()) != seen; });
   helper.awake.store(true);
 }
 
@@ -205,17 +213,20 @@ std::unique_ptr<WorkerTeam>& team_of_thread() {
 
 WorkerTeam& summon_team(int threads) {
   auto& team = team_of_thread();
-  if (!team || team->size() != threads) {
+  if (!team || team->most() < threads) {
     team.reset();
     team = std::make_unique<WorkerTeam>(threads - 1);
   }
+  team->resize(threads);
   team->summon();
   return *team;
 }
 
 WorkerTeam* awake_team(int threads) {
   WorkerTeam* team = team_of_thread().get();
-  return team && team->size() == threads && team->awake() ? team : nullptr;
+  if (!team) return nullptr;
+  team->resize(std::min(threads, team->most()));
+  return team->awake() ? team : nullptr;
 }
 
 }  // namespace mixflow::engine

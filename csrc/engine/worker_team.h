@@ -32,8 +32,11 @@ class WorkerTeam final : public Team {
   WorkerTeam(const WorkerTeam&) = delete;
   WorkerTeam& operator=(const WorkerTeam&) = delete;
 
-  // Members as asked for, the owner included; fewer serve where the system refused to start one.
+  // Members, the owner included; fewer serve where the system refused to start one.
   int size() const override { return size_; }
+  int most() const { return most_; }
+  // Members that later rounds count on: 1 to most(). The other helpers sleep.
+  void resize(int members);
   // Work is about to come: wakes helpers that sleep. Does not block.
   void summon();
   // Whether a helper looks out for work.
@@ -52,6 +55,9 @@ class WorkerTeam final : public Team {
     std::thread thread;
     std::atomic<ThreadNumber> number{0};
     std::atomic<bool> awake{false};
+    std::condition_variable called;
+    std::chrono::steady_clock::time_point woken;  // the owner's: when it was called last
+    PlaceKeeper place;
   };
   struct Job {
     const void* object = nullptr;
@@ -59,7 +65,7 @@ class WorkerTeam final : public Team {
   };
 
   void publish(int pieces);
-  void wake_sleepers();
+  void wake(Helper& helper);
   int claim(Ticket& ticket);
   int claim_any(int member);
   void perform(int piece);
@@ -69,28 +75,26 @@ class WorkerTeam final : public Team {
   void keep_apart();
   void wait_for_last();
 
-  const int size_;
+  const int most_;
+  int size_;                     // the owner's
   std::vector<Ticket> tickets_;  // by member; the owner is member 0
   Job job_;                      // written by the owner while no piece is out
   std::atomic<int> left_{0};     // pieces that are not over
   std::atomic<int> owner_cpu_{-1};
   std::mutex mutex_;
-  std::condition_variable work_, over_;
-  std::atomic<int> sleeping_{0};  // helpers that wait for `work_`
+  std::condition_variable over_;
   std::atomic<bool> owner_sleeps_{false};
   bool stop_ = false;         // guarded by mutex_
   std::exception_ptr error_;  // guarded by mutex_
-  PlaceKeeper places_;        // the owner's, like the next
-  std::chrono::steady_clock::time_point called_;  // when sleepers were woken last
   std::vector<std::unique_ptr<Helper>> helpers_;
 };
 
 // The team of the calling thread and `threads` - 1 helpers, which look out for work; made when it
-// is first asked for or asked for another size. Its helpers end with the thread. Only for threads that
-// are joined before a fork.
+// is first asked for or asked for more members than it has. Its helpers end with the thread. Only
+// for threads that are joined before a fork.
 WorkerTeam& summon_team(int threads);
-// The same team if there is one of that size whose helpers are awake, else null: for work too short
-// to wake anybody.
+// The same team, with at most so many members, if some of its helpers are awake, else null: for work
+// too short to wake anybody.
 WorkerTeam* awake_team(int threads);
 
 }  // namespace mixflow::engine

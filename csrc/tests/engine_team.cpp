@@ -67,14 +67,31 @@ void test_slow_helper() {
   EXPECT(by_owner >= 1);
 }
 
+// Rounds of a part of the members: every piece once, whoever sleeps.
+void test_sizes(long rounds) {
+  WorkerTeam team(3);
+  std::vector<int> counts(12);
+  for (long round = 0; round < rounds; ++round) {
+    team.resize(static_cast<int>(round % 4) + 1);
+    team.run(12, [&](int piece) { ++counts[static_cast<size_t>(piece)]; });
+    bool good = true;
+    for (const int count : counts) good = good && count == round + 1;
+    EXPECT(good);
+    if (round % 400 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void test_team_of_a_thread() {
   std::thread([] {
     EXPECT(awake_team(2) == nullptr);
     WorkerTeam& team = summon_team(2);
     EXPECT(team.size() == 2);
     EXPECT(&summon_team(2) == &team);
-    EXPECT(awake_team(3) == nullptr);
     EXPECT(summon_team(3).size() == 3);
+    WorkerTeam& larger = summon_team(3);
+    EXPECT(&summon_team(2) == &larger && larger.size() == 2);  // no thread ends and starts anew
+    if (WorkerTeam* awake = awake_team(4)) EXPECT(awake == &larger && awake->size() == 3);
+    EXPECT(contains(error_of([&] { larger.resize(4); }), "[team] expected 1 to 3 members"));
     std::atomic<int> ran{0};
     run_pieces(&summon_team(1), 3, [&](int) { ++ran; });
     run_pieces(nullptr, 3, [&](int) { ++ran; });
@@ -122,6 +139,7 @@ void test_short_task_stays() {
 
 int main(int argc, char** argv) {
   test_every_piece_once(count_argument(argc, argv, 5000));
+  test_sizes(count_argument(argc, argv, 5000));
   test_errors();
   test_slow_helper();
   test_team_of_a_thread();
