@@ -70,7 +70,7 @@ void WorkerTeam::resize(int members) {
 
 bool WorkerTeam::awake() const {
   return std::any_of(helpers_.begin(), helpers_.begin() + (size_ - 1),
-                     [](const auto& helper) { return helper->awake.load(); });
+                     [](const auto& helper) { return helper->awake(); });
 }
 
 // Opens a new round. Sequentially consistent, like sleep(): either the helper sees the round before
@@ -85,12 +85,15 @@ void WorkerTeam::publish(int pieces) {
     ticket.store(round << 32 | end << 16 | first);
   }
   for (int member = 1; member < size_; ++member) {
-    Helper& helper = *helpers_[member - 1];
-    if (!helper.awake.load()) wake(helper);
+    call(*helpers_[member - 1]);
   }
 }
 
-void WorkerTeam::wake(Helper& helper) {
+// Wakes the helper if it sleeps, once per sleep: until it runs, another call could not hasten it.
+void WorkerTeam::call(Helper& helper) {
+  const uint32_t sleeps = helper.sleeps.load();
+  if (sleeps % 2 == 0 || sleeps == helper.called_at) return;
+  helper.called_at = sleeps;
   { const std::lock_guard<std::mutex> lock(mutex_); }  // it is not between its look and its sleep
   helper.woken = Clock::now();
   helper.called.notify_one();
@@ -150,7 +153,7 @@ void WorkerTeam::perform(int piece) {
 void WorkerTeam::keep_apart() {
   for (int member = 1; member < size_; ++member) {
     Helper& helper = *helpers_[member - 1];
-    if (helper.awake.load(std::memory_order_relaxed)) continue;
+    if (helper.awake()) continue;
     const ThreadNumber number = helper.number.load(std::memory_order_relaxed);
     if (number == 0 || Clock::now() - helper.woken < kWaking) continue;
     helper.place.move_away(number, current_cpu());
@@ -172,7 +175,7 @@ void WorkerTeam::wait_for_last() {
 void WorkerTeam::work(int member) {
   Helper& helper = *helpers_[member - 1];
   helper.number.store(this_thread_number());
-  helper.awake.store(true);
+  helper.sleeps.fetch_add(1);
   uint32_t seen = 0;
   for (;;) {
     const int cpu = current_cpu();
@@ -196,10 +199,10 @@ bool WorkerTeam::look_out(const Ticket& ticket, uint32_t* seen) const {
 void WorkerTeam::sleep(int member, uint32_t seen) {
   Helper& helper = *helpers_[member - 1];
   std::unique_lock<std::mutex> lock(mutex_);
-  helper.awake.store(false);
+  helper.sleeps.fetch_add(1);
   helper.called.wait(lock,
                      [&] { return stop_ || round_of(tickets_[member].value.load()) != seen; });
-  helper.awake.store(true);
+  helper.sleeps.fetch_add(1);
 }
 
 namespace {

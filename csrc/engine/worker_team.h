@@ -54,10 +54,14 @@ class WorkerTeam final : public Team {
   struct Helper {
     std::thread thread;
     std::atomic<ThreadNumber> number{0};
-    std::atomic<bool> awake{false};
+    std::atomic<uint32_t> sleeps{1};  // begun and ended; odd while it sleeps or has not started
     std::condition_variable called;
-    std::chrono::steady_clock::time_point woken;  // the owner's: when it was called last
     PlaceKeeper place;
+    // The owner's: the sleep from which it called the helper last, and when.
+    uint32_t called_at = 0;
+    std::chrono::steady_clock::time_point woken;
+
+    bool awake() const { return sleeps.load() % 2 == 0; }
   };
   struct Job {
     const void* object = nullptr;
@@ -65,7 +69,7 @@ class WorkerTeam final : public Team {
   };
 
   void publish(int pieces);
-  void wake(Helper& helper);
+  void call(Helper& helper);
   int claim(Ticket& ticket);
   int claim_any(int member);
   void perform(int piece);
