@@ -135,6 +135,29 @@ void test_short_task_stays() {
   EXPECT((leases == std::vector<int>{2, 2, 2, 2, 2}));
 }
 
+// A chain of short tasks, each made ready by the one before, does not keep its worker from a wide
+// task that is ready.
+void test_chain_gives_way() {
+  auto engine = make_threaded_engine();
+  engine->set_core_budget(1);
+  const TagRef chain = engine->new_tag(), other = engine->new_tag();
+  std::atomic<bool> open{false};
+  std::atomic<int> links{0}, before{-1};
+  auto first = make_task("first", {}, {chain}, [&](TaskContext&) {
+    while (!open) std::this_thread::yield();
+  });
+  first->threads = 2;
+  engine->push(std::move(first));
+  for (int i = 0; i < 20; ++i) engine->push(short_task(chain, [&](TaskContext&) { ++links; }));
+  auto wide = make_task("wide", {}, {other}, [&](TaskContext&) { before = links.load(); });
+  wide->threads = 2;
+  engine->push(std::move(wide));
+  open = true;
+  engine->wait_all();
+  EXPECT(links == 20);
+  EXPECT(before >= 0 && before <= 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -144,5 +167,6 @@ int main(int argc, char** argv) {
   test_slow_helper();
   test_team_of_a_thread();
   test_short_task_stays();
+  test_chain_gives_way();
   return result("engine_team");
 }
