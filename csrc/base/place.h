@@ -14,8 +14,8 @@ ThreadNumber this_thread_number();
 int current_cpu();
 
 // Two threads that wake one another in turn can share one core for a long time while another one
-// idles: each sleeps before the system has a reason to move it. A keeper moves one of them; there is
-// one keeper per thread that is moved.
+// idles: each sleeps before the system has a reason to move it. A keeper moves one of them; there
+// is one keeper per thread that is moved.
 class PlaceKeeper {
  public:
   // Moves the keeper's thread off core `cpu`, to any other that it may use; afterwards it may use

@@ -97,8 +97,8 @@ class WorkerTeam final : public Team {
 // is first asked for or asked for more members than it has. Its helpers end with the thread. Only
 // for threads that are joined before a fork.
 WorkerTeam& summon_team(int threads);
-// The same team, with at most so many members, if some of its helpers are awake, else null: for work
-// too short to wake anybody.
+// The same team, with at most so many members, if some of its helpers are awake, else null: for
+// work too short to wake anybody.
 WorkerTeam* awake_team(int threads);
 
 }  // namespace mixflow::engine
