@@ -1,6 +1,7 @@
 // Prepared kernels.
 #include "bind/modules.h"
 #include "bind/waits.h"
+#include "engine/worker_team.h"
 #include "kernels/isa.h"
 #include "kernels/kernel.h"
 #include "kernels/peak.h"
@@ -72,6 +73,7 @@ void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_
     void run(engine::TaskContext&) override {
       const void* form = prepared ? prepared->data() : nullptr;
       if (prepared) kernel->prepare_weights(in[1], prepared->data());
+      if (kernel->teamwork) values.team = &engine::summon_team(kernel->threads);
       kernel->run({in.data(), out.data(), workspace->data(), form}, values);
     }
     std::string describe() const override { return kernel->implementation; }
@@ -80,7 +82,8 @@ void run_kernel(const PyKernel& kernel, nb::handle ins, nb::handle outs, uint64_
   task->kernel = kernel.kernel;
   task->workspace = storage::allocate(kernel.kernel->workspace_bytes);
   if (prepared) task->prepared = storage::allocate(kernel.kernel->prepared_bytes);
-  task->values = {seed, draw};
+  task->values.seed = seed;
+  task->values.draw = draw;
   task->threads = kernel.kernel->threads;
   plan::Chunk done(0, Device{});
   task->writes.push_back(done.tag());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 namespace mixflow::engine {
 namespace {
@@ -27,6 +28,7 @@ Lanes::Lanes(std::mutex& mutex, Execute execute)
       free_(budget_) {}
 
 void Lanes::enqueue(Record& record) {
+  if (keep(record)) return;
   LaneQueue& queue = queue_of(record.lane);
   queue.ready.push_back(&record);
   std::push_heap(queue.ready.begin(), queue.ready.end(), runs_later);
@@ -105,10 +107,13 @@ void Lanes::work(Worker& worker) {
   this_worker = &worker;
   Lock lock(mutex_);
   for (;;) {
-    if (Record* record = take(*worker.lane)) {
+    Record* kept = std::exchange(worker.next, nullptr);
+    Record* record = kept ? kept : take(*worker.lane);
+    if (record) {
       worker.running = true;
       worker.leased = record->leased;
       execute_(*record, lock, worker);
+      worker.ending = false;
     } else if (!worker.graveyard.empty()) {
       lock.unlock();
       worker.graveyard.clear();
@@ -123,6 +128,7 @@ void Lanes::work(Worker& worker) {
 
 void Lanes::over(Worker& worker) {
   worker.running = false;
+  worker.ending = true;
   --worker.lane->running;
   ++worker.lane->looking;
   free_ += worker.leased;
@@ -147,6 +153,24 @@ Record* Lanes::take(LaneQueue& queue) {
   ++queue.running;
   if (!queue.ready.empty()) wake(queue);
   return record;
+}
+
+// A short task that a worker makes ready as it ends another one stays with that worker: waking a
+// second one costs more than the task, and the two then wake each other in turn. Not where others
+// wait for the cores, for the worker (a chain of short tasks has no end) or came before.
+bool Lanes::keep(Record& record) {
+  Worker* worker = record.short_task ? self() : nullptr;
+  if (!worker || !worker->ending || worker->stop || worker->next) return false;
+  const LaneQueue& own = *worker->lane;
+  if (!leases(own.lane.kind) || !starved_.empty() || free_ < 1) return false;
+  if (!own.ready.empty() || own.running >= cap(own)) return false;
+  if (!queue_of(record.lane).ready.empty()) return false;
+  record.leased = std::min(free_, std::max(worker->leased, 1));  // what its helpers have, too
+  free_ -= record.leased;
+  --worker->lane->looking;
+  ++worker->lane->running;
+  worker->next = &record;
+  return true;
 }
 
 bool Lanes::lease(LaneQueue& queue, Record& record) {

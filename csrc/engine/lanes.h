@@ -23,8 +23,10 @@ struct Worker {
   Lanes* lanes = nullptr;
   LaneQueue* lane = nullptr;
   bool running = false;    // a lane task is on its stack
+  bool ending = false;     // its task is over and makes others ready
   int32_t leased = 0;      // cores of that task; the record may be gone before the run is over
   int blocked = 0;         // depth of waits of that task
+  Record* next = nullptr;  // a short task that its last one made ready: it runs that first
   bool signalled = false;  // told to look for a task
   bool stop = false;
   std::condition_variable changed;
@@ -79,6 +81,7 @@ class Lanes {
   bool lease(LaneQueue& queue, Record& record);
   void wake(LaneQueue& queue);
   void start_worker(LaneQueue& queue);
+  bool keep(Record& record);
   void serve_starved();
 
   std::mutex& mutex_;

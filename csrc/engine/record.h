@@ -46,6 +46,7 @@ struct Record : TaskContext {
   size_t held_bytes = 0;
   bool run_on_error = false;
   bool ends_with_children = false;
+  bool short_task = false;  // may run on whatever thread has just made it ready
   int32_t priority = 0;
   int32_t wanted = 1;  // threads that the task asks for
   uint32_t site = 0;

@@ -79,6 +79,7 @@ void ThreadedEngine::push(std::unique_ptr<Task> task) {
   if (task->lane.kind == LaneKind::python && lanes_.self()) small = false;
   auto owner = std::make_unique<Record>(*this, std::move(task));
   Record& record = *owner;
+  record.short_task = small && record.lane.kind == LaneKind::small;
   Record* parent = current();
   Graveyard graveyard;  // destroyed after the lock
   Lock lock(mutex_);

@@ -97,8 +97,11 @@ class FusedKernel final : public Kernel {
     implementation = whole_ ? "fused:whole" : "fused";
   }
 
-  void run(const Buffers& buffers, const RunContext&) const override {
+  void run(const Buffers& buffers, const RunContext& context) const override {
     if (space_.total == 0) return;
+    if (context.team && space_.total >= context.share_from && scratch_ <= kStackRegisters) {
+      return run_shared(buffers, *context.team);
+    }
     const int parts = threads;
     parallel_for(parts, parts, 1, [&](int64_t first, int64_t last) {
       for (int64_t part = first; part < last; ++part) {
@@ -108,6 +111,14 @@ class FusedKernel final : public Kernel {
   }
 
  private:
+  // Helpers that are awake take a part: of a parameter's update, the rows whose gradient they made.
+  void run_shared(const Buffers& buffers, Team& team) const {
+    const int pieces = static_cast<int>(std::min<int64_t>(2 * team.size(), space_.units));
+    team.run(pieces, [&](int piece) {
+      run_part(buffers, 0, space_.units * piece / pieces, space_.units * (piece + 1) / pieces);
+    });
+  }
+
   void collapse(const Request& r, const Shape& shape) {
     std::vector<std::vector<int64_t>> strides;
     for (const Desc& input : r.inputs) strides.push_back(broadcast_strides(input.shape, shape));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/desc.h"
+#include "base/team.h"
 
 namespace mixflow::kernels {
 
@@ -48,6 +49,11 @@ struct Buffers {
 struct RunContext {
   uint64_t seed = 0;  // key of the random generator of the context
   uint64_t draw = 0;  // number of this draw (random kernels only)
+  // Helpers of the running thread, for kernels with `teamwork`; null = the thread is alone.
+  Team* team = nullptr;
+  // Elements from which elementwise kernels share their work with the team. Few where the data lies
+  // in the caches of the helpers, as gradients of weights do.
+  int64_t share_from = 1 << 16;
 };
 
 // Thread-safe: run may be called from several threads at once with different buffers.
@@ -65,6 +71,7 @@ class Kernel {
   int threads = 1;         // threads that run() uses: the lease it needs
   bool cheap = false;      // short enough to run on the pushing thread (about 20 us)
   bool random = false;     // takes a draw number
+  bool teamwork = false;   // its threads are those of RunContext::team, not of OpenMP
   // (output, input) pairs that may be the same memory.
   std::vector<std::pair<int, int>> inplace;
   std::string implementation;  // "fused", "onednn:brgemm", ... for profiles

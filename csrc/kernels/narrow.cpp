@@ -57,6 +57,7 @@ class WidenedKernel final : public Kernel {
     set_cost(*this, r, 0.2 * converted);
     threads = std::max(threads, inner_->threads);
     cheap = cheap && inner_->cheap;
+    teamwork = inner_->teamwork;
     implementation = kPrefix + inner_->implementation;
   }
 

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <thread>
 
+#include "engine/worker_team.h"
 #include "kernels/isa.h"
 
 namespace mixflow::kernels {
@@ -79,8 +80,10 @@ class Bench {
     std::vector<void*> out;
     for (Dummy& d : in_) in.push_back(d.data());
     for (Dummy& d : out_) out.push_back(d.data());
+    RunContext context;
+    if (trial.kernel->teamwork) context.team = &engine::summon_team(trial.kernel->threads);
     const auto start = std::chrono::steady_clock::now();
-    trial.kernel->run({in.data(), out.data(), scratch.data()}, {});
+    trial.kernel->run({in.data(), out.data(), scratch.data()}, context);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 

@@ -1,21 +1,26 @@
 // Matrix products, plain or batched. Transposes are strides.
 #include <algorithm>
 
+#include "onednn/matmul.h"
 #include "onednn/sequence.h"
 
 namespace mixflow::onednn {
 namespace {
-
-struct Product {
-  int64_t batch_a, batch_b, batch, m, n, k;
-  bool transpose_a, transpose_b;
-};
 
 int64_t leading(const Shape& shape) {
   int64_t total = 1;
   for (int i = 0; i < shape.ndim() - 2; ++i) total *= shape[i];
   return total;
 }
+
+memory::desc operand(int64_t batch, int64_t rows, int64_t cols, bool transposed,
+                     memory::data_type type, bool flat) {
+  const Dims matrix = transposed ? Dims{1, rows} : Dims{cols, 1};
+  if (flat) return memory::desc({rows, cols}, type, matrix);
+  return memory::desc({batch, rows, cols}, type, {rows * cols, matrix[0], matrix[1]});
+}
+
+}  // namespace
 
 Product product_of(const Request& request) {
   const Shape& a = request.inputs[0].shape;
@@ -38,12 +43,7 @@ Product product_of(const Request& request) {
   return p;
 }
 
-memory::desc operand(int64_t batch, int64_t rows, int64_t cols, bool transposed,
-                     memory::data_type type, bool flat) {
-  const Dims matrix = transposed ? Dims{1, rows} : Dims{cols, 1};
-  if (flat) return memory::desc({rows, cols}, type, matrix);
-  return memory::desc({batch, rows, cols}, type, {rows * cols, matrix[0], matrix[1]});
-}
+namespace {
 
 std::unique_ptr<Kernel> build(const Request& request, const Product& p, int threads) {
   const auto type = computed_type(request);
@@ -64,18 +64,17 @@ std::unique_ptr<Kernel> build(const Request& request, const Product& p, int thre
   const auto slot_y = kernel->output(0, y);
   kernel->step(dnnl::matmul(desc), desc.scratchpad_desc(),
                {{DNNL_ARG_SRC, slot_a}, {DNNL_ARG_WEIGHTS, slot_b}, {DNNL_ARG_DST, slot_y}});
-  kernel->finish(desc.impl_info_str(), threads,
-                 2.0 * static_cast<double>(p.batch * p.m) * static_cast<double>(p.n * p.k));
+  kernel->finish(desc.impl_info_str(), threads, p.flops());
   return kernel;
 }
 
 std::unique_ptr<Kernel> prepare(const Request& request) {
   if (!serves_all(request)) return nullptr;
   const Product p = product_of(request);
-  const double flops = 2.0 * static_cast<double>(p.batch * p.m) * static_cast<double>(p.n * p.k);
-  const int threads = useful_threads(flops, request.threads);
-  const ThreadScope scope(threads);
+  const int threads = useful_threads(p.flops(), request.threads);
   try {
+    if (auto kernel = matmul_in_pieces(request, p, threads)) return kernel;
+    const ThreadScope scope(threads);
     return build(request, p, threads);
   } catch (const dnnl::error&) {
     return nullptr;

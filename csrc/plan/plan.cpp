@@ -119,6 +119,7 @@ int32_t Plan::scalar_buffer(int32_t index, DType dtype) {
 void Plan::analyse() {
   uses_.assign(phases(), std::vector<ArgUse>(spec_.arg_descs.size()));
   threads_.assign(phases(), 1);
+  teamwork_.assign(phases(), false);
   phase_hosts_.assign(phases(), false);
   for (int phase = 0; phase < phases(); ++phase) {
     for (int64_t i = phase_begin(phase); i < phase_end(phase); ++i) analyse_step(i, phase);
@@ -153,6 +154,7 @@ void Plan::analyse_whole() {
   }
   uses_.push_back(std::move(whole));
   threads_.push_back(*std::max_element(threads_.begin(), threads_.end()));
+  teamwork_.push_back(std::find(teamwork_.begin(), teamwork_.end(), true) != teamwork_.end());
   phase_hosts_.push_back(host_calls_ > 0);
 }
 
@@ -232,6 +234,7 @@ void Plan::analyse_step(int64_t number, int phase) {
   }
   if (!step.kernel) return;
   threads_[phase] = std::max(threads_[phase], step.kernel->threads);
+  if (step.kernel->teamwork) teamwork_[phase] = true;
   check(step.kernel->workspace_bytes == 0 || step.workspace.bytes >= step.kernel->workspace_bytes,
         "[plan] expected a workspace of ", step.kernel->workspace_bytes, " bytes for ", step.label,
         ", got ", step.workspace.bytes);

@@ -122,6 +122,8 @@ class Plan {
   }
   const std::vector<ArgUse>& uses(int phase) const { return uses_[phase]; }
   int threads(int phase) const { return threads_[phase]; }
+  // Whether kernels of the phase share their work with a team.
+  bool teamwork(int phase) const { return teamwork_[phase]; }
   bool has_host_calls(int phase) const { return phase_hosts_[phase]; }
   // May run on the pushing thread: one cheap native step, or native steps on one thread whose
   // quickest run so far was shorter than waking a worker and waiting for it.
@@ -151,6 +153,7 @@ class Plan {
   PlanSpec spec_;
   std::vector<std::vector<ArgUse>> uses_;
   std::vector<int> threads_;
+  std::vector<bool> teamwork_;
   std::vector<bool> phase_hosts_;
   std::vector<int32_t> kept_args_;
   int64_t num_draws_ = 0;

@@ -7,12 +7,15 @@
 #include <ctime>
 
 #include "base/parallel.h"
+#include "engine/worker_team.h"
 #include "plan/runtime.h"
 #include "plan/scalar.h"
 
 namespace mixflow::plan {
 namespace {
 
+// Elements of a parameter's update: helpers that are awake have just made its gradient.
+constexpr int64_t kShareFrom = 4096;
 constexpr int64_t kCopyGrain = 1 << 17;  // bytes for which a thread pays
 
 engine::Lane compute_lane(Device device) {
@@ -71,6 +74,7 @@ class Run final : public engine::Task {
   std::vector<HostBuffer> host_buffers(const std::vector<Slot>& slots,
                                        const std::vector<Desc>& descs, size_t first) const;
   kernels::RunContext context_of(const Step& step) const;
+  Team* team() const;
   void timed_steps();
   void native_steps();
   void run_native(const Step& step, kernels::Buffers buffers);
@@ -98,6 +102,7 @@ class Run final : public engine::Task {
   char* kept_ = nullptr;
   bool holds_ = false;  // what is kept need not be made
   engine::TaskContext* context_ = nullptr;
+  Team* team_ = nullptr;  // of the thread that runs native steps now
   std::shared_ptr<engine::Completion> completion_;
   const std::string* failed_ = nullptr;
 };
@@ -271,6 +276,8 @@ std::vector<HostBuffer> Run::host_buffers(const std::vector<Slot>& slots,
 kernels::RunContext Run::context_of(const Step& step) const {
   kernels::RunContext context;
   context.seed = rng_.seed;
+  context.team = team_;
+  if (!plan().teamwork(phase_)) context.share_from = kShareFrom;
   if (step.draw_slot >= 0) {
     context.draw = draws_.empty() ? rng_.next + static_cast<uint64_t>(step.draw_slot)
                                   : draws_[static_cast<size_t>(step.draw_slot)];
@@ -286,8 +293,16 @@ void Run::timed_steps() {
   plan().report_duration(phase_, took.count());
 }
 
+// Kernels that want helpers get them; others may use those that are awake on leased cores.
+Team* Run::team() const {
+  if (plan().teamwork(phase_)) return &engine::summon_team(plan().threads(phase_));
+  const int leased = context_->threads();
+  return leased > 1 ? engine::awake_team(leased) : nullptr;
+}
+
 void Run::native_steps() {
   const auto& steps = plan().steps();
+  team_ = team();
   for (; position_ < end_ && !steps[position_].host; ++position_) {
     const Step& step = steps[position_];
     kernels::Buffers buffers;

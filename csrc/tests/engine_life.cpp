@@ -122,15 +122,17 @@ void test_close_refuses_blocked_producers() {
     deferred = true;
   }));
   while (!deferred) std::this_thread::yield();
+  const auto late_push = [&] { engine->push(make_task("late", {}, {}, [](TaskContext&) {})); };
   std::string error;
   std::thread producer([&] {
     pushing = true;
-    error = error_of([&] { engine->push(make_task("late", {}, {}, [](TaskContext&) {})); });
+    error = error_of(late_push);
   });
   while (!pushing) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::thread closer([&] { engine->close(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  // Returns once the engine is closed: until done() there is no room for this task either.
+  EXPECT(contains(error_of(late_push), "closed"));
   completion->done();
   closer.join();
   producer.join();
