@@ -99,8 +99,8 @@ CLASSES = [
     mx.image.CreateDetAugmenter,
     mx.image.CreateMultiRandCropAugmenter,
 ]
-#: Bases without arguments of their own, and what takes ready-made pieces.
-SKIPPED = {"Augmenter", "DetAugmenter", "PictureIter", "Ahead"}
+#: Bases without arguments of their own, what takes ready-made pieces, what starts processes.
+SKIPPED = {"Augmenter", "DetAugmenter", "PictureIter", "Ahead", "PartitionedIter"}
 #: Good values that differ from those of the same name elsewhere.
 OWN = {
     "NDArrayIter": {"label": np.zeros(4)},
