@@ -3,14 +3,13 @@ over real sockets: dense, sparse, compressed, float16, arrays that are cut over 
 
 import numpy as np
 import pytest
+from store_support import job, together
 
 import mixflow as mx
 from mixflow.errors import MixflowError, MXNetError, ShapeError
 from mixflow.kvstore.client import Client
 
 pytest.importorskip("zmq")
-
-from test_dist import job, no_error_is_left, together  # noqa: F401
 
 RATE = 2
 REPEATS = 3

@@ -1,84 +1,19 @@
 """Stores of several workers over real sockets, all in this process."""
 
 import threading
-from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
+from store_support import job, together
 
 import mixflow as mx
 from mixflow import _rt
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.compression import decode
-from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.options import StoreOptions, policy_of
 from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
-from mixflow.kvstore.server import Shard
-from mixflow.kvstore.sharding import Directory
 from mixflow.kvstore.transport.faults import Faults
-from mixflow.kvstore.transport.zeromq import Server
 
 pytest.importorskip("zmq")
-
-
-@pytest.fixture(autouse=True)
-def no_error_is_left():
-    yield
-    with suppress(MXNetError):  # what a test left behind is its own
-        mx.nd.waitall()
-
-
-@contextmanager
-def job(workers, servers=1, **options):
-    """Servers on threads, and one store per worker."""
-    options = StoreOptions(**{"deadline": 20.0, "bound": 100, **options})
-    with ExitStack() as stack:
-        addresses, servers_up = {}, []
-        for number in range(servers):
-            shard = Shard(
-                f"server{number}",
-                options.policy,
-                Optimizing(needs_optimizer=not options.policy.rounds),
-                workers=workers,
-                directory=Directory(servers, options.bound) if number == 0 else None,
-                deadline=options.deadline,
-                give_up=options.give_up,
-                decode=decode,
-            )
-            server = Server(shard, "tcp://127.0.0.1:*", options.faults)
-            addresses[shard.name] = server.address
-            thread = threading.Thread(target=server.run)
-            thread.start()
-            stack.callback(thread.join, 5)
-            servers_up.append(server)
-        stack.callback(lambda: [server.stop() for server in servers_up])
-        stores = [
-            DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
-        ]
-        yield stores
-        together(lambda store: store.close(), stores)
-
-
-def together(body, stores):
-    """Runs a worker's program on a thread per store; raises the first error."""
-    errors, results = [], [None] * len(stores)
-
-    def run(number, store):
-        try:
-            results[number] = body(store)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(stores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a worker hangs"
-    if errors:
-        raise errors[0]
-    return results
 
 
 SHAPES = {3: (4,), 5: (2, 3), 9: (30, 20)}  # the last is cut over the servers

@@ -2,17 +2,15 @@
 
 import gc
 import os
-import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
+from store_support import on_threads, shard_of, together
 
 import mixflow as mx
-from mixflow.errors import MixflowError, MXNetError
-from mixflow.kvstore.appliers import Optimizing
+from mixflow.errors import MixflowError
 from mixflow.kvstore.client import Ticket
-from mixflow.kvstore.compression import decode
 from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.host import HostMerger, address_of
 from mixflow.kvstore.merger import Merger
@@ -20,26 +18,10 @@ from mixflow.kvstore.merging import Sum
 from mixflow.kvstore.messages import Applied, Enter, Failed, Gradient, Join, Push
 from mixflow.kvstore.options import StoreOptions
 from mixflow.kvstore.policy import Async, Backup, Bounded, Part, Sync
-from mixflow.kvstore.server import Shard
-from mixflow.kvstore.sharding import Directory
 from mixflow.kvstore.transport.faults import Faults
 from mixflow.kvstore.transport.zeromq import Server
 
 pytest.importorskip("zmq")
-
-
-@pytest.fixture(autouse=True)
-def no_error_is_left():
-    yield
-    with suppress(MXNetError):
-        mx.nd.waitall()
-
-
-def on_thread(stack, served):
-    thread = threading.Thread(target=served.run)
-    thread.start()
-    stack.callback(thread.join, 10)
-    stack.callback(served.stop)
 
 
 @contextmanager
@@ -47,23 +29,15 @@ def job(workers, *, far=True, merged=True, name="", **options):
     """A server, and workers of host 'near'; with `far` the server is on another host."""
     options = StoreOptions(**{"deadline": 20.0, **options})
     with ExitStack() as stack:
-        shard = Shard(
-            "server0",
-            options.policy,
-            Optimizing(needs_optimizer=not options.policy.rounds),
-            workers=workers,
-            directory=Directory(1, options.bound),
-            deadline=options.deadline,
-            decode=decode,
-        )
+        shard = shard_of(0, workers, 1, options)
         server = Server(shard, "tcp://127.0.0.1:*", options.faults, "far" if far else "near")
-        on_thread(stack, server)
+        on_threads(stack, server)
         addresses = {"server0": server.address}
         merger = None
         if merged:
             address = address_of(f"{os.getpid()}-{name}", "near")
             merger = HostMerger(address, addresses, options, "near", seconds=5.0)
-            on_thread(stack, merger)
+            on_threads(stack, merger)
         stores = [
             DistKVStore(
                 "dist_sync",
@@ -78,26 +52,6 @@ def job(workers, *, far=True, merged=True, name="", **options):
         ]
         yield stores, server, merger
         together(lambda store: store.close(), stores)
-
-
-def together(body, stores):
-    errors, results = [], [None] * len(stores)
-
-    def run(number, store):
-        try:
-            results[number] = body(store)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(stores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a worker hangs"
-    if errors:
-        raise errors[0]
-    return results
 
 
 def count_up(size, steps, rescale=1.0):

@@ -5,11 +5,12 @@ import random
 
 import numpy as np
 import pytest
+from store_support import network_of
 
 from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.row_gradients import pack
 from mixflow.kvstore.server import Add
-from mixflow.kvstore.simulator import Cluster, Crash, Job, Network
+from mixflow.kvstore.simulator import Cluster, Crash, Job
 from mixflow.ndarray.rows import Rows
 
 COUNT = 2500 if os.environ.get("MIXFLOW_FULL_COUNTS") else 100
@@ -23,14 +24,7 @@ class Run:
         self.workers, self.steps = draw.randrange(1, 5), draw.randrange(1, 8)
         self.keys = [f"key{i}" for i in range(draw.randrange(1, 4))]
         self.servers, self.reads, self.policy = draw.randrange(1, 3), [], policy
-        network = Network(
-            latency=0.01,
-            bandwidth=draw.choice([0, 1e4]),
-            lose=draw.choice([0, 0.1, 0.3]),
-            repeat=draw.choice([0, 0.2]),
-            delay=draw.choice([0, 0.5]),
-            delay_s=2.0,
-        )
+        network = network_of(draw)
         job = Job(
             {key: np.zeros(self.workers, np.int64) for key in self.keys},
             self.steps,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_dist import job, together
+from store_support import job, together
 
 import mixflow as mx
 from mixflow.errors import FormatError, MixflowError

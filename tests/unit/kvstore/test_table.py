@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from store_support import job, network_of, together
 
 import mixflow as mx
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
@@ -12,7 +13,7 @@ from mixflow.kvstore import Table
 from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
 from mixflow.kvstore.policy import Async, Backup, Bounded, Member, Part, Progress, Sync
 from mixflow.kvstore.server import Add, Assign, Memory, Shard
-from mixflow.kvstore.simulator import Cluster, Crash, Job, Network
+from mixflow.kvstore.simulator import Cluster, Crash, Job
 from mixflow.kvstore.table import Rows
 
 COUNT = 10_000 if os.environ.get("MIXFLOW_FULL_COUNTS") else 300
@@ -69,10 +70,7 @@ def test_mistakes_have_errors():
         Table("t", 1, staleness=-1)
 
 
-# -- on a job's store: see test_dist for the servers on threads
-
-zmq = pytest.importorskip("zmq")
-from test_dist import job, together  # noqa: E402
+# -- on a job's store
 
 
 def test_workers_add_to_two_tables_with_bounds_of_their_own():
@@ -142,14 +140,7 @@ class TableRun:
         servers = draw.randrange(1, 3)
         self.tables = {f"table{i}": draw.randrange(0, 4) for i in range(draw.randrange(1, 4))}
         self.rows = [self.fresh(0) for _ in range(self.workers)]
-        network = Network(
-            latency=0.01,
-            bandwidth=draw.choice([0, 1e4]),
-            lose=draw.choice([0, 0.1, 0.3]),
-            repeat=draw.choice([0, 0.2]),
-            delay=draw.choice([0, 0.5]),
-            delay_s=2.0,
-        )
+        network = network_of(draw)
         slow = draw.choice([1, 10])
         work = Job(
             {name: np.zeros(2 * self.workers, np.int64) for name in self.tables},

@@ -1,0 +1,89 @@
+"""Stores of several workers in one process, and the faults of a random schedule's network."""
+
+import threading
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from mixflow.kvstore.appliers import Optimizing
+from mixflow.kvstore.compression import decode
+from mixflow.kvstore.dist import DistKVStore
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.server import Shard
+from mixflow.kvstore.sharding import Directory
+from mixflow.kvstore.simulator import Network
+from mixflow.kvstore.transport.zeromq import Server
+
+
+def shard_of(number, workers, servers, options):
+    """The shard of a job's server, as `serve` makes it."""
+    return Shard(
+        f"server{number}",
+        options.policy,
+        Optimizing(needs_optimizer=not options.policy.rounds),
+        workers=workers,
+        directory=Directory(servers, options.bound) if number == 0 else None,
+        deadline=options.deadline,
+        give_up=options.give_up,
+        decode=decode,
+    )
+
+
+def on_threads(stack, *served):
+    """Runs servers and mergers on threads; the end of `stack` stops them all, then waits."""
+    for one in served:
+        thread = threading.Thread(target=one.run)
+        thread.start()
+        stack.callback(thread.join, 10)
+    for one in served:
+        stack.callback(one.stop)
+
+
+@contextmanager
+def job(workers, servers=1, **options):
+    """Servers on threads, and one store per worker."""
+    pytest.importorskip("zmq")
+    options = StoreOptions(**{"deadline": 20.0, "bound": 100, **options})
+    with ExitStack() as stack:
+        shards = [shard_of(number, workers, servers, options) for number in range(servers)]
+        made = [Server(shard, "tcp://127.0.0.1:*", options.faults) for shard in shards]
+        addresses = {server.shard.name: server.address for server in made}
+        on_threads(stack, *made)
+        stores = [
+            DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
+        ]
+        yield stores
+        together(lambda store: store.close(), stores)
+
+
+def together(body, stores):
+    """Runs a worker's program on a thread per store; raises the first error."""
+    errors, results = [], [None] * len(stores)
+
+    def run(number, store):
+        try:
+            results[number] = body(store)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a worker hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+def network_of(draw):
+    """A network with the faults that a seed gives it."""
+    return Network(
+        latency=0.01,
+        bandwidth=draw.choice([0, 1e4]),
+        lose=draw.choice([0, 0.1, 0.3]),
+        repeat=draw.choice([0, 0.2]),
+        delay=draw.choice([0, 0.5]),
+        delay_s=2.0,
+    )
