@@ -93,17 +93,11 @@ class Sum:
             self._total, self._own = np.add(self._total, last, dtype=self._dtype), True
 
     def into(self, target: Array) -> None:
-        """Writes the sum into an array."""
-        if self._total is not None and self._last is not None:
+        """Writes the sum into an array; it is rounded to its dtype once."""
+        if self._rows is None and self._total is not None and self._last is not None:
             _add(self._total, self._last, target)
-        elif self._total is not None or self._last is not None:
-            found = self._last if self._total is None else self._total
-            assert found is not None
-            np.copyto(target, found)
         else:
-            target[...] = 0
-        if self._rows is not None:
-            self._rows.add_to(target)
+            replace(target, self.result())
 
     def result(self) -> Array | RowGradient:
         """The sum, as rows if nothing else was added; it may be one of the arrays that were."""

@@ -82,27 +82,13 @@ def unpack(gradient: Gradient, size: int) -> RowGradient:
     return RowGradient(Rows(numbers, values), size)
 
 
-def added(total: Any, values: Any, dtype: Any) -> Any:
-    """The sum of a round so far (None at first) and a gradient; either may be `RowGradient`.
-
-    Only rows: a `RowGradient`. Else a flat array of `dtype`, which belongs to the sum.
-    """
-    if isinstance(values, RowGradient):
-        if total is None:
-            rows = Rows(values.rows.numbers, values.rows.values.astype(dtype))
-            return RowGradient(rows, values.size)
-        if isinstance(total, RowGradient):
-            return RowGradient(_rows.add([total.rows, values.rows]), values.size)
-        values.add_to(total)
-        return total
+def added(total: RowGradient | None, values: RowGradient, dtype: Any) -> RowGradient:
+    """The sum of a round's rows so far (None at first) and of some more, in `dtype`."""
     if total is None:
-        return np.array(values, dtype=dtype, copy=True)
-    if isinstance(total, RowGradient):
-        sparse, total = total, np.array(values, dtype=dtype, copy=True)
-        sparse.add_to(total)
-        return total
-    total += values
-    return total
+        rows = Rows(values.rows.numbers, values.rows.values.astype(dtype))
+    else:
+        rows = _rows.add([total.rows, values.rows])
+    return RowGradient(rows, values.size)
 
 
 def replace(value: Array, merged: Any) -> None:

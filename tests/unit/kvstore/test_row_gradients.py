@@ -1,5 +1,7 @@
 """Rows on their way: bytes, sums, slices, and what a server answers to bad ones."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from mixflow.errors import FormatError, MixflowError
 from mixflow.kvstore import row_gradients, wire
 from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.compression import decode
+from mixflow.kvstore.merging import Sum
 from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
 from mixflow.kvstore.policy import Part, Sync
 from mixflow.kvstore.row_gradients import RowGradient, pack
@@ -62,22 +65,53 @@ def test_rows_outside_or_out_of_order(numbers):
         decode(pack(rows(numbers)), 20)
 
 
+def sum_of(*parts, dtype="f4"):
+    total = Sum(dtype)
+    for part in parts:
+        total.add(part)
+    return total
+
+
 def test_sums_of_dense_and_sparse():
     sparse = [RowGradient(rows(n), 8) for n in ([0, 2], [2, 3])]
-    dense = np.arange(8.0)
-    both = row_gradients.added(row_gradients.added(None, sparse[0], "f4"), sparse[1], "f4")
+    dense = np.arange(8.0, dtype="f4")
+    both = sum_of(*sparse).result()
     assert isinstance(both, RowGradient)
     assert both.rows.numbers.tolist() == [0, 2, 3]
     assert both.rows.values[:, 0].tolist() == [1, 2, 1]
     assert sparse[0].rows.values.tolist() == [[1, 1], [1, 1]]
     for order in ([dense, sparse[0]], [sparse[0], dense]):
-        total = None
-        for part in order:
-            total = row_gradients.added(total, part, "f4")
-        assert total.tolist() == [1, 2, 2, 3, 5, 6, 6, 7]
+        assert sum_of(*order).result().tolist() == [1, 2, 2, 3, 5, 6, 6, 7]
+    for order in itertools.permutations([dense, sparse[0], dense, sparse[1]]):
+        for into in (False, True):
+            found, total = np.zeros(8, "f4"), sum_of(*order)
+            if into:
+                total.into(found)
+            else:
+                found = total.result()
+            assert found.tolist() == [1, 3, 4, 6, 10, 12, 13, 15]
     assert dense.tolist() == list(range(8))
-    twice = row_gradients.added(row_gradients.added(None, dense, "f4"), dense, "f4")
-    assert twice.tolist() == (2 * dense).tolist()
+    only, value = sum_of(*sparse), np.full(8, 7.0, "f4")
+    only.into(value)
+    assert value.tolist() == [1, 1, 0, 0, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("replaces", [True, False], ids=["replaced", "added"])
+def test_16_bit_sums_of_dense_and_sparse_are_rounded_once(replaces):
+    """2048 + 1 is 2048 in float16: twice, and the sum below would miss 2050."""
+    shard = Shard("s", Sync(), Assign() if replaces else Add(), workers=3, decode=decode)
+    shard.handle(Init("worker0", 1, {"t": np.zeros(2, "f2")}), 0.0)
+    gradients = [
+        Gradient((), np.full(2, 2048, "f2")),
+        pack(rows([0], dtype="f2")),
+        Gradient((), np.ones(2, "f2")),
+    ]
+    for worker, gradient in enumerate(gradients):
+        gradient.parts = (Part(worker, 0),)
+        shard.handle(Push(f"worker{worker}", 2, {"t": gradient}), 0.0)
+    assert shard.slots["t"].progress.version == 1
+    assert shard.slots["t"].value.dtype == "f2"
+    assert shard.slots["t"].value.tolist() == [2050, 2050]
 
 
 def test_what_becomes_of_a_value():
