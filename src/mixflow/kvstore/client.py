@@ -408,16 +408,17 @@ class Client:
     def _answer(self, request: Request, message: Message, now: float) -> None:
         if isinstance(message, Values):
             self._store(request, message)
-        elif isinstance(message, Applied):
-            request.unapplied -= set(message.slices)
-        elif isinstance(message, Received):
+        elif isinstance(message, (Received, Applied)):
             # Known to be there: only ask, in case the server or its answer is lost.
             request.received = True
             request.repeat_at = now + ASK_AFTER * self.repeat
+            if isinstance(message, Applied):
+                request.unapplied -= set(message.slices)
         elif isinstance(message, Unknown):
-            request.received = False
-            request.tries = 0
-            self._send(request, now)
+            if request.received:  # else it was sent again already
+                request.received = False
+                request.tries = 0
+                self._send(request, now)
         elif isinstance(message, States):
             request.ticket.values.update(message.values)
             request.wanted.clear()

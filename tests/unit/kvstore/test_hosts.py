@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -123,6 +124,29 @@ def test_on_one_host_nothing_goes_over_the_network_but_control(size):
                 assert np.unique(out.asnumpy()).tolist() == [2 * step]
         assert [store._link.sent_bytes for store in stores] == before
         assert all(store._link.local_bytes >= 3 * 4 * size for store in stores)
+
+
+def test_a_push_whose_values_are_waited_for_leaves_room_for_the_next(monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.transport.link.WINDOW_BYTES", 1000)
+
+    def begin(store):
+        store.init(["a", "b"], [mx.nd.zeros((5000,))] * 2)
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+
+    def applied(store, name):
+        asked = store._wait("report", lambda client, now: client.ask(["server0"], now))
+        return asked.reports["server0"].slices[name]["applied"]
+
+    with job(2, merged=False, policy=Bounded(staleness=0)) as ((fast, slow), _, _):
+        together(begin, (fast, slow))
+        outs = [mx.nd.zeros((5000,)) for _ in range(2)]
+        fast.pushpull("a", mx.nd.ones((5000,)), out=outs[0])
+        fast.push("b", mx.nd.ones((5000,)))
+        end = time.monotonic() + 10
+        while not applied(slow, "b/0"):
+            assert time.monotonic() < end, "the push of 'b' has not left"
+        slow.pushpull("a", mx.nd.ones((5000,)), out=outs[1])
+        assert [np.unique(out.asnumpy()).tolist() for out in outs] == [[2], [2]]
 
 
 def test_values_that_are_being_read_are_not_written():

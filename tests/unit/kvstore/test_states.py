@@ -8,7 +8,7 @@ import mixflow as mx
 from mixflow.errors import FormatError, MixflowError
 from mixflow.kvstore.client import Client
 from mixflow.kvstore.messages import Applied, Join, Push, Query, Received, Unknown, Values
-from mixflow.kvstore.policy import Async, Sync
+from mixflow.kvstore.policy import Async, Bounded, Progress, Sync
 from mixflow.kvstore.server import Add, Shard
 from mixflow.kvstore.sharding import Directory
 from mixflow.kvstore.slots import Slot
@@ -158,6 +158,26 @@ def test_a_question_before_the_round_is_closed_is_answered_when_it_is():
     assert ticket.done and not client.pending and ticket.values["k"].tolist() == [2] * 1000
 
 
+def test_a_push_that_was_applied_at_once_is_asked_for_while_its_values_wait():
+    """A server leaves `Received` out then: `Applied` says as much."""
+    shard = Shard("server0", Bounded(0), Add(), workers=2)
+    client = Client("worker0", 0, lambda key: "server0", Bounded(0), repeat=1.0)
+    client.init({"k": np.zeros(1000)}, 0.0)
+    ask(client, shard, 0.0)
+    ticket = client.push({"k": np.ones(1000)}, 1.0, pull=True)
+    assert ask(client, shard, 1.0) == [Push, Applied] and not ticket.done
+    assert not client.silent(9.0, 1.0)
+    client.tick(6.0)
+    assert ask(client, shard, 6.0) == [Query, Received, Applied] and not ticket.done
+    other = Client("worker1", 1, lambda key: "server0", Bounded(0))
+    other.push({"k": np.ones(1000)}, 7.0)
+    ((_, message),) = other.take_outgoing()
+    for to, answer in shard.handle(message, 7.0):
+        if to == "worker0":
+            client.handle(answer, 7.0)
+    assert not client.pending and ticket.values["k"].tolist() == [2] * 1000
+
+
 def test_what_the_server_does_not_have_is_sent_again():
     client, shard = talkers(Sync(), workers=2)
     client.push({"k": np.ones(1000)}, 1.0)
@@ -167,6 +187,10 @@ def test_what_the_server_does_not_have_is_sent_again():
     forgetful.slots["k"] = Slot(np.zeros(1000), forgetful.policy, forgetful.applier)
     client.tick(6.0)
     assert ask(client, forgetful, 6.0) == [Query, Unknown, Push, Received]
+    # One that says of its restart in the same word is no reason to send twice.
+    forgetful.incarnation, forgetful.slots["k"].progress = 1, Progress()
+    client.tick(11.0)
+    assert ask(client, forgetful, 11.0) == [Query, Unknown, Push, Received]
     forgetful.handle(Join("worker1", 1, 1, 5, 0), 7.0)
-    client.tick(12.0)
-    assert Applied in ask(client, forgetful, 12.0) and not client.pending
+    client.tick(17.0)
+    assert Applied in ask(client, forgetful, 17.0) and not client.pending

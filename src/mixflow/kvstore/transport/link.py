@@ -23,7 +23,7 @@ from ...errors import FormatError, MixflowError
 from ...extras import load
 from .. import wire
 from ..client import Client, Ticket
-from ..messages import Array, Message, Push, Received
+from ..messages import Applied, Array, Message, Push, Received
 from . import local
 from .faults import Faults, Mangler
 from .segments import BIG_BYTES, Blocks
@@ -353,7 +353,7 @@ class Link:
                 self.received_bytes += sum(len(f) for f in frames)
                 with contextlib.suppress(FormatError):
                     message = wire.decode(frames)
-                    if isinstance(message, Received):
+                    if isinstance(message, (Received, Applied)):
                         self._flying.get(server, {}).pop(message.number, None)
                     self.client.handle(message, time.monotonic())
 
