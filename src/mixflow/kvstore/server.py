@@ -161,9 +161,12 @@ class Shard:
         """A connection says nothing of its worker: it may come back by another."""
 
     def _commit(self, key: str, slot: Slot) -> None:
+        self._keep(key, slot)
+        self.capture.see(key, self.slots, self.states, self.roster)
+
+    def _keep(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
             self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
-        self.capture.see(key, self.slots, self.states, self.roster)
 
     def states(self, key: str) -> dict[str, Array]:
         """Optimizer states of a slice, by name."""
@@ -210,7 +213,7 @@ class Shard:
         """Commits the big slices whose rounds were closed, and gives the confirmations. Their
         values could be sent before: after a crash the same pushes give the same values."""
         for key, slot in self._uncommitted.items():
-            self._commit(key, slot)
+            self._keep(key, slot)
         self._uncommitted.clear()
         found, self._unconfirmed = self._unconfirmed, []
         return found
@@ -551,6 +554,8 @@ class Shard:
         slot.policy.close(slot.progress)
         if self.deferring and slot.value.nbytes >= DEFER_BYTES:
             self._uncommitted[key] = slot
+            # At once: the next round may be closed before the commit.
+            self.capture.see(key, self.slots, self.states, self.roster)
         else:
             self._commit(key, slot)
         return slot.pushes.pop(step, [])

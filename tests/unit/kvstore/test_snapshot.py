@@ -8,7 +8,7 @@ import pytest
 import mixflow as mx
 from mixflow.errors import FormatError, ParamError
 from mixflow.kvstore import snapshot
-from mixflow.kvstore.messages import Configure, Gradient, Init, Place, Push
+from mixflow.kvstore.messages import Applied, Configure, Gradient, Init, Place, Push
 from mixflow.kvstore.plan import SnapshotOptions, SnapshotPlan
 from mixflow.kvstore.policy import Async, Part, Sync
 from mixflow.kvstore.server import Add, Shard
@@ -45,6 +45,23 @@ def test_slices_are_taken_at_one_version_whenever_they_come_to_it():
     assert found.number == 2
     assert {r.progress["version"] for r in found.slices.values()} == {2}
     assert all(r.value[1] == 2 for r in found.slices.values())
+
+
+def test_big_slices_that_are_committed_later_are_taken_at_every_version(monkeypatch):
+    """Two rounds close at once when the push that both waited for has come."""
+    monkeypatch.setattr("mixflow.kvstore.server.DEFER_BYTES", 0)
+    shard = shard_of(Sync(), every=1)
+    shard.deferring = True
+    for key in ("a", "b"):
+        push(shard, key, 1)
+    for key in ("a", "b"):
+        push(shard, key, 0)
+        assert [type(m) for _, m in shard.finish()] == [Applied, Applied]
+    assert [c.number for c in shard.capture.done] == [1, 2]
+    for captured in shard.capture.done:
+        for record in captured.slices.values():
+            assert record.progress["version"] == captured.number
+            assert record.value[1] == captured.number
 
 
 def test_a_mark_in_the_past_is_late_and_one_to_come_is_kept():
