@@ -39,8 +39,8 @@ from .messages import (
     Push,
     Query,
     Received,
-    Unknown,
     Values,
+    arrival,
 )
 from .policy import Part, Policy, Sync
 
@@ -149,6 +149,8 @@ class Merger:
         self.homes: dict[str, str] = {}
         self._epochs: dict[int, int] = {}
         self._lanes: dict[str, Lane] = {}
+        #: Reads at the servers that have not ended: for whom, and of which slice.
+        self._asked: set[tuple[Asker, str]] = set()
         self._orders: list[Order] = []
         self._out: Outgoing = []
 
@@ -240,18 +242,15 @@ class Merger:
         self._leave_host(message.gradients, now)
 
     def _query(self, message: Query, now: float) -> None:
-        """What became of a push: it is on its way here, or must be sent again."""
+        """What became of a push: it or its values are on their way, or it must be sent again."""
+        asker = (message.sender, message.number)
         unknown = []
         for key, parts in message.parts.items():
-            lane = self._lanes.get(key)
-            piece = lane and (lane.waiting.get(parts[0]) or lane.flying.get(parts[0]))
-            if piece is None:
+            lane = self._lanes.setdefault(key, Lane())
+            under_way = parts[0] in lane.waiting or parts[0] in lane.flying
+            if not under_way and not self._is_asked(key, asker):
                 unknown.append(key)
-        if unknown:
-            answer = Unknown(self.name, message.number, tuple(unknown), self.incarnation)
-            self._send(message.sender, answer)
-        else:
-            self._send(message.sender, Received(self.name, message.number, self.incarnation))
+        self._send(message.sender, arrival(message, self.name, unknown, self.incarnation))
 
     def _leave_host(self, keys: Iterable[str], now: float) -> None:
         """Orders the pushes that need not wait any longer."""
@@ -302,8 +301,9 @@ class Merger:
         """Asks for the values of those who pushed and have not been asked for."""
         for piece in pieces:
             for asker in piece.readers - piece.asked:
-                clocks = {key: piece.part.step + 1}
-                self._ask(piece.part.worker, clocks, asker, piece.priority)
+                if not self._is_asked(key, asker):
+                    clocks = {key: piece.part.step + 1}
+                    self._ask(piece.part.worker, clocks, asker, piece.priority)
             piece.asked |= piece.readers
 
     def _ask(
@@ -316,6 +316,12 @@ class Merger:
     ) -> None:
         order = Order(worker=worker, clocks=clocks, asker=asker, priority=priority, rows=rows or {})
         self._orders.append(order)
+        self._asked.update((asker, key) for key in clocks)
+
+    def _is_asked(self, key: str, asker: Asker) -> bool:
+        """Whether a worker's read is under way: a copy of its request changes nothing."""
+        readers = self._lanes[key].readers
+        return (asker, key) in self._asked or any(reader[0] == asker for reader in readers)
 
     def _pull(self, message: Pull, now: float) -> None:
         asker = (message.sender, message.number)
@@ -323,6 +329,8 @@ class Merger:
         alone = {}
         for key, clock in message.clocks.items():
             lane = self._lanes.setdefault(key, Lane())
+            if self._is_asked(key, asker):
+                continue
             if not isinstance(self.policy, Sync) or clock == 0 or key in message.rows:
                 alone[key] = clock
             elif lane.version == clock:
@@ -349,6 +357,8 @@ class Merger:
     def ended(self, order: Order, ticket: Ticket, now: float) -> Outgoing:
         """An order has ended: tells the workers, and returns what to send to them."""
         self._out = []
+        if order.asker:
+            self._asked -= {(order.asker, key) for key in order.clocks}
         if ticket.error:
             self._failed(order, ticket)
         elif order.pieces:

@@ -253,6 +253,13 @@ class Fetched(Message):
     values: dict[str, Array] = field(default_factory=dict)
 
 
+def arrival(query: Query, sender: str, unknown: list[str], incarnation: int) -> Message:
+    """The answer to a `Query`, of which some slices are not known."""
+    if unknown:
+        return Unknown(sender, query.number, tuple(unknown), incarnation)
+    return Received(sender, query.number, incarnation)
+
+
 def join_name(key: str, name: str) -> str:
     """One text for a slice and the name of a state of it."""
     return f"{key}|{name}"

@@ -44,8 +44,8 @@ from .messages import (
     Refused,
     Report,
     States,
-    Unknown,
     Values,
+    arrival,
     join_name,
     split_name,
 )
@@ -345,11 +345,7 @@ class Shard:
                 unknown.append(key)
             elif not self._open(key, parts, message):
                 done.append(key)
-        if unknown:
-            answer = Unknown(self.name, message.number, tuple(unknown), self.incarnation)
-            self._send(message.sender, answer)
-        else:
-            self._send(message.sender, Received(self.name, message.number, self.incarnation))
+        self._send(message.sender, arrival(message, self.name, unknown, self.incarnation))
         self._confirm(message.sender, message.number, done)
         known = {key: parts for key, parts in message.parts.items() if key not in unknown}
         if message.pull:

@@ -16,7 +16,19 @@ from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.host import HostMerger, address_of
 from mixflow.kvstore.merger import Merger
 from mixflow.kvstore.merging import Sum
-from mixflow.kvstore.messages import Applied, Enter, Failed, Gradient, Join, Push
+from mixflow.kvstore.messages import (
+    Applied,
+    Enter,
+    Failed,
+    Gradient,
+    Join,
+    Pull,
+    Push,
+    Query,
+    Received,
+    Unknown,
+    Values,
+)
 from mixflow.kvstore.options import StoreOptions
 from mixflow.kvstore.policy import Async, Backup, Bounded, Part, Sync
 from mixflow.kvstore.transport.faults import Faults
@@ -247,6 +259,85 @@ def test_without_rounds_what_is_there_leaves_when_the_link_is_free():
     assert merger.take_orders() == []
     merger.ended(first, Ticket(), 5.0)
     assert parts_of(merger.take_orders()) == [[(0, 1), (1, 0), (1, 1)]]
+
+
+def reads_of(orders):
+    return [(order.asker, order.clocks) for order in orders if not order.pieces]
+
+
+def kinds(outgoing):
+    return [type(message) for _, message in outgoing]
+
+
+@pytest.mark.parametrize("policy", [Sync(), Bounded(staleness=0)], ids=lambda p: p.name)
+def test_what_is_asked_again_is_not_done_again(policy):
+    """Repeats while a slow worker is waited for: neither values nor reads pile up."""
+    merger = merger_of(0, policy=policy)
+    merger.handle(push(0, 0, number=7, pull=True), 1.0)
+    orders = merger.take_orders()
+    question = Query("worker0", 7, {"k": (Part(0, 0),)}, True)
+    for now in (5.0, 9.0):
+        assert kinds(merger.handle(question, now)) == [Received]
+    if not policy.rounds:  # confirmed; the values wait for others
+        pushed, read = orders
+        assert kinds(merger.ended(pushed, Ticket(), 10.0)) == [Applied]
+        assert reads_of([read]) == [(("worker0", 7), {"k": 1})]
+        for now in (14.0, 18.0):
+            assert kinds(merger.handle(question, now)) == [Received]
+        assert merger.take_orders() == []
+        orders = [read]
+    (order,) = orders
+    ticket = Ticket(values={"k": np.ones(1, "float32")}, versions={"k": 1})
+    assert Values in kinds(merger.ended(order, ticket, 20.0))
+    assert merger.take_orders() == []
+    # Where the answer was lost, the push must come again: here it counts as any copy.
+    assert kinds(merger.handle(question, 24.0)) == [Unknown]
+
+
+@pytest.mark.parametrize("policy", [Sync(), Async()], ids=lambda p: p.name)
+@pytest.mark.parametrize("rows", [{}, {"k": np.array([1, 0])}], ids=["whole", "rows"])
+def test_a_read_that_is_repeated_is_made_once(policy, rows):
+    merger = merger_of(0, policy=policy)
+    pull = Pull("worker0", 5, 0, {"k": 3}, 0, {"k": "server0"}, rows)
+    for now in (1.0, 5.0, 9.0):
+        assert merger.handle(pull, now) == []
+    (order,) = merger.take_orders()
+    assert order.rows == rows
+    ticket = Ticket(values={"k": np.ones(1, "float32")}, versions={"k": 3})
+    ((to, answer),) = merger.ended(order, ticket, 20.0)
+    assert (to, type(answer), answer.number) == ("worker0", Values, 5)
+    # One that has failed may be asked for again.
+    again = Pull("worker0", 6, 0, {"k": 4}, 0, {"k": "server0"}, rows)
+    merger.handle(again, 21.0)
+    assert kinds(merger.ended(merger.take_orders()[0], Ticket(error="[x] lost"), 22.0)) == [Failed]
+    merger.handle(again, 23.0)
+    assert len(merger.take_orders()) == 1
+
+
+def test_rows_go_through_a_merger():
+    shape = (50, 400)
+    faults = Faults(lose=0.05, repeat=0.1, delay=0.2, delay_s=0.05, seed=3)
+
+    def worker(store):
+        store.init("t", mx.nd.zeros(shape).tostype("row_sparse"))
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+        own = mx.nd.array([store.rank, 40])
+        rows = mx.nd.sparse.row_sparse_array((np.ones((2, 400), "float32"), own), shape=shape)
+        out = mx.nd.sparse.zeros("row_sparse", shape)
+        for step in range(4):
+            store.push("t", rows)
+            store.push("t", mx.nd.ones(shape))  # dense ones are merged, rows are not
+            store.row_sparse_pull("t", out=out, row_ids=own)
+            seen = out.data.asnumpy()
+            assert np.unique(seen[0]).tolist() == [3 * (step + 1)]
+            assert np.unique(seen[1]).tolist() == [4 * (step + 1)]
+        store.barrier()
+        store.row_sparse_pull("t", out=out, row_ids=mx.nd.array([0, 1, 40, 49]))
+        return out.data.asnumpy()[:, 399].tolist()
+
+    with job(2, name="rows", faults=faults, repeat=0.05) as (stores, _, merger):
+        assert together(worker, stores) == [[12, 12, 16, 8]] * 2
+        assert not merger.merger._asked
 
 
 def test_mistakes_have_errors():

@@ -98,9 +98,10 @@ class RowsRun(Run):
 
 
 @pytest.mark.parametrize("seed", range(COUNT // 2))
-def test_every_push_of_rows_counts_exactly_once(seed):
+@pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged"])
+def test_every_push_of_rows_counts_exactly_once(seed, merged):
     for policy in (Sync(), Async(), Bounded(staleness=seed % 4), Backup(take=1 + seed % 3)):
-        run = RowsRun(policy, seed)
+        run = RowsRun(policy, seed, merged)
         assert run.trace.errors == {}
         for key, progress in run.progress():
             value = run.cluster.value(key)
