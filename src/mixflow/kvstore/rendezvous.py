@@ -12,7 +12,6 @@ import json
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,8 +46,6 @@ class Roll:
     take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
     hosts: dict[int, str] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
-    steps: dict[int, int] = field(default_factory=dict)
-    orders: deque[dict[str, Any]] = field(default_factory=deque)
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
@@ -56,7 +53,6 @@ class Roll:
             "register": self._register,
             "hello": self._hello,
             "beat": self._beat,
-            "order": self._order,
             "servers": lambda _: self._servers(),
             "usage": self.take_usage,
         }
@@ -100,13 +96,8 @@ class Roll:
 
     def _beat(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, step = int(request["rank"]), int(request["step"])
-        self.steps[rank] = step
         marks = self._planned(f"worker{rank}", step, request)
         return {**marks, "leave": rank in self.leaving}
-
-    def _order(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.orders.append({"do": str(request["do"]), "workers": int(request["workers"])})
-        return {}
 
     def _servers(self) -> dict[str, Any]:
         ready = len(self.servers) == self.num_servers

@@ -437,6 +437,7 @@ class Shard:
                 slot.progress.join(message.worker, message.first)
             self._commit_roster()
         self._send(message.sender, Done(self.name, message.number))
+        self._settle(self.slots, now)  # rounds that waited for it, if it joins again later on
 
     def _leave(self, message: Leave, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
