@@ -29,19 +29,10 @@ def grow_and_shrink(folder, most):
     def act(job):
         progressed(folder, 5)
         job.scale(most)
-        wait_for(folder / f"steps{most - 1}", 3)
+        progressed(folder, 3, most - 1)
         job.scale(1)
 
     return act
-
-
-def wait_for(path, steps):
-    """Waits until a worker has done so many steps."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if path.exists() and len(path.read_text().splitlines()) >= steps:
-            return
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
@@ -75,7 +66,7 @@ def test_a_newcomer_may_be_killed_at_any_moment(tmp_path, number):
         if draw.random() < 0.5:  # before or while it joins; else while it works
             time.sleep(2 * draw.random())
         else:
-            wait_for(tmp_path / "steps2", 1 + draw.randrange(20))
+            progressed(tmp_path, 1 + draw.randrange(20), 2)
         os.kill(job.workers[2].pid, signal.SIGKILL)
 
     job = counting(tmp_path, steps=400, pause=0.01)

@@ -61,7 +61,7 @@ class Roll:
             return {"error": f"[rendezvous] expected one of {sorted(kinds)}, got {what!r}"}
         try:
             return kinds[what](request)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             return {"error": f"[rendezvous] expected a whole '{what}', got {error!r}"}
 
     def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,13 +151,15 @@ class Rendezvous:
         self._thread.start()
 
     def _run(self) -> None:
+        token = self.token.encode()
         while not self._stopped.is_set():
             if not self._socket.poll(POLL_MS):
                 continue
             frames = self._socket.recv_multipart()
-            with contextlib.suppress(ValueError, AttributeError):
+            # Anybody may send anything here: it must not end the thread.
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 request = json.loads(frames[-1])
-                if secrets.compare_digest(str(request.get("token")), self.token):
+                if secrets.compare_digest(str(request.get("token")).encode(), token):
                     answer = self.roll.answer(request)
                     answer["number"] = request.get("number")
                     self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])

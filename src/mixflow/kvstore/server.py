@@ -163,7 +163,7 @@ class Shard:
     def _commit(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
             self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
-        self.capture.see(key, self.slots, self.states, self.roster)
+        self.capture.see(key, self)
 
     def states(self, key: str) -> dict[str, Array]:
         """Optimizer states of a slice, by name."""
@@ -221,7 +221,7 @@ class Shard:
         self._out = []
         while self.capture.wanted:
             number = self.capture.wanted.popleft()
-            self.capture.mark(number, self.slots, self.states, self.roster)
+            self.capture.mark(number, self)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
             for reader in [r for r in waiting if now - r.since > self.deadline]:
