@@ -1,7 +1,9 @@
-"""A worker's program: Module.fit on its share of the digits; worker 0 leaves the weights."""
+"""A worker's program: Module.fit on its share of the samples; worker 0 leaves the weights."""
 
+import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -19,12 +21,20 @@ data = mx.io.NDArrayIter(images[mine], labels[mine], batch_size=batch_size, shuf
 net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
 module = mx.mod.Module(mx.sym.SoftmaxOutput(net, name="softmax"))
 mx.random.seed(7)
+
+
+def batch_ended(param):
+    time.sleep(pause)
+    with open(Path(out).with_name(f"steps{store.rank}"), "a") as file:
+        file.write(f"{os.getpid()} {10 * param.epoch + param.nbatch}\n")
+
+
 schedule = mx.lr_scheduler.FactorScheduler(step=20, factor=0.5, base_lr=0.5)
 module.fit(
     data,
     num_epoch=5,
     kvstore=store,
-    batch_end_callback=lambda _: time.sleep(pause),
+    batch_end_callback=batch_ended,
     initializer=mx.init.Xavier(),
     optimizer_params={"momentum": 0.9, "lr_scheduler": schedule, "wd": 0.01},
 )

@@ -48,11 +48,11 @@ def nothing_is_left_behind():
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
-def progressed(folder, steps):
-    """Waits until some worker has done so many steps."""
+def progressed(folder, steps, rank="*"):
+    """Waits until some worker, or that of a rank, has done so many steps."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        done = [len(p.read_text().splitlines()) for p in folder.glob("steps*")]
+        done = [len(p.read_text().splitlines()) for p in folder.glob(f"steps{rank}")]
         if done and max(done) >= steps:
             return
         time.sleep(0.01)

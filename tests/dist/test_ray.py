@@ -15,6 +15,7 @@ import pytest
 ray = pytest.importorskip("ray")
 pytest.importorskip("zmq")
 from ray.cluster_utils import Cluster  # noqa: E402
+from test_jobs import COUNTER, progressed  # noqa: E402
 
 import mixflow as mx  # noqa: E402
 from mixflow.errors import MixflowError  # noqa: E402
@@ -23,7 +24,6 @@ from mixflow.kvstore.options import StoreOptions  # noqa: E402
 from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
 from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
-COUNTER = str(Path(__file__).with_name("counter.py"))
 HEALTH = {
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 500,
@@ -63,15 +63,6 @@ def memory():
 
 def ends(folder):
     return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
-
-
-def progressed(folder, steps):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        done = [len(p.read_text().splitlines()) for p in folder.glob("steps*")]
-        if done and max(done) >= steps:
-            return
-        time.sleep(0.02)
 
 
 def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):

@@ -137,9 +137,9 @@ def test_both_hosts_one_after_the_other(tmp_path):
     assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
 
 
-def fitted(folder, act=None, hosts=1, **options):
+def fitted(folder, act=None, hosts=1, pause=0.02, **options):
     out = folder / "weights.npz"
-    command = [sys.executable, FIT, str(out), "16", "0.02"]
+    command = [sys.executable, FIT, str(out), "16", str(pause)]
     store = StoreOptions(deadline=30.0, repeat=0.1)
     job = Job(command, JobOptions(2, 2, store, deadline=100.0, **options), LocalSpawner(hosts))
     run(job, act)

@@ -51,6 +51,9 @@ from .policy import Part, Policy
 SLOW_LINK = 10e6
 #: Repeat times after which a small question is asked again.
 ASK_AFTER = 4
+#: Changes of membership (see `Join`) that one life of a worker may number: it joins, joins again at
+#: a later step, leaves; the last one is for whoever takes it out.
+EPOCHS = 4
 
 
 def _bytes(message: Message) -> int:
@@ -461,17 +464,19 @@ class Client:
         request.ticket.missing = missing
 
     def newcomer(self, reports: Mapping[str, Report], *, rounds: bool) -> int:
-        """Sets the step of a worker that joins a job under way, and returns it: one that no slice
-        has come to yet, so that nobody has to wait for what can't come."""
-        first = 0
-        for report in reports.values():
-            for state in report.slices.values():
-                clocks = [int(c) for _, c in state["clocks"]]
-                first = max(
-                    [first, int(state["version"]) + 1 if rounds else max(clocks, default=0)]
-                )
-        self._first = first
-        return first
+        """Sets the step of a worker that joins a job under way, and returns it: the latest one that
+        a slice has come to. Under rounds it only holds if the slices stand still there: join, and
+        ask again."""
+        states = [state for report in reports.values() for state in report.slices.values()]
+        clocks = [int(clock) for state in states for _, clock in state["clocks"]]
+        versions = [int(state["version"]) for state in states]
+        self._first = max(versions if rounds else clocks, default=0)
+        return self._first
+
+    def has_joined(self, reports: Mapping[str, Report]) -> bool:
+        """Whether every slice knows this worker."""
+        states = [state for report in reports.values() for state in report.slices.values()]
+        return all(self.worker in dict(state["clocks"]) for state in states)
 
     def silent(self, now: float, seconds: float) -> bool:
         """Whether some request has been without any answer for so long."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import MixflowError, ParamError
 from . import snapshot
-from .client import Client
+from .client import EPOCHS, Client
 from .options import StoreOptions
 from .plan import BEAT_SECONDS, SnapshotOptions, SnapshotPlan
 from .rendezvous import Rendezvous, Roll
@@ -99,6 +100,7 @@ class Job:
         self._lost: set[str] = set()
         self._generation = -1
         self._next_rank = options.workers
+        self._wanted: deque[int] = deque()
         self._began = time.monotonic()
         self.usage = Collector(self._began)
         self._found: Snapshot | None = None
@@ -360,20 +362,19 @@ class Job:
 
     def scale(self, workers: int) -> None:
         """The job shall go on with so many workers: newcomers join, or those with the highest
-        ranks leave after the step that they are in.
+        ranks leave after a step (see `Member.step_done`). A job that goes back to a snapshot begins
+        with the number of its options again.
 
         Raises:
             ParamError: less than one.
         """
         if workers < 1:
             raise ParamError(f"[scale] expected at least one worker, got {workers}")
-        self.roll.orders.append({"do": "scale", "workers": workers})
+        self._wanted.append(workers)
 
     def _obey(self) -> None:
-        while self.roll.orders:
-            order = self.roll.orders.popleft()
-            if order["do"] == "scale" and order["workers"] >= 1:
-                self._scale(order["workers"])
+        while self._wanted:
+            self._scale(self._wanted.popleft())
 
     def _scale(self, workers: int) -> None:
         staying = [rank for rank in sorted(self.workers) if rank not in self.roll.leaving]
@@ -435,9 +436,9 @@ class Job:
             f"launcher{uuid.uuid4().hex}", rank, lambda key: "", self.options.store.policy
         )
         link = Link(client, addresses)
-        life = self.roll.lives.get(rank, 0)
+        epoch = EPOCHS * self.roll.lives.get(rank, 0) + EPOCHS - 1
         try:
-            call = link.call("leave", lambda c, now: c.leave(addresses, 2 * life + 1, now))
+            call = link.call("leave", lambda c, now: c.leave(addresses, epoch, now))
             call.wait(self.options.store.deadline)
         finally:
             link.close()

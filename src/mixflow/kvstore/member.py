@@ -22,10 +22,11 @@ from typing import Any, Self
 from ..errors import MixflowError, MXNetError
 from ..optimizer import Optimizer
 from .base import KVStore
-from .client import Client, Ticket
+from .client import EPOCHS, Client, Ticket
 from .compression import Compression
 from .host import NAME as MERGER
 from .host import address_of, ensure
+from .messages import Report
 from .options import StoreOptions, policy_of
 from .policy import Backup
 from .pulse import Pulse, State
@@ -86,7 +87,7 @@ class Member(KVStore):
         self._optimizer: Optimizer | None = None
         self._sent_rate: float | None = None
         self._barriers = itertools.count(1)
-        self._epoch = itertools.count(2 * life)
+        self._epoch = itertools.count(EPOCHS * life)
         client = Client(
             f"worker{rank}",
             rank,
@@ -116,13 +117,25 @@ class Member(KVStore):
                 self._join([client.via], 0, next(self._epoch))
             return 0
         rounds = self.options.policy.rounds
-        reports = self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
-        if life or expected:
+        reports = self._reports()
+        # A newcomer that died before all servers knew it is one still: it has pushed nothing.
+        if expected or (life and client.has_joined(reports)):
             first = client.resume(reports, rounds=rounds)
-        else:
-            first = client.newcomer(reports, rounds=rounds)
-        self._join(self._peers(), first, next(self._epoch))
-        return first
+            self._join(self._peers(), first, next(self._epoch))
+            return first
+        first = client.newcomer(reports, rounds=rounds)
+        self._join(self._servers, first, next(self._epoch))
+        # Rounds may have been closed meanwhile; now that every server waits for this worker, none
+        # is, and the latest that was reached is where it can begin at all of them.
+        latest = client.newcomer(self._reports(), rounds=True) if rounds else first
+        if latest > first:
+            self._join(self._servers, latest, next(self._epoch))
+        if client.via:
+            self._join([client.via], latest, next(self._epoch))
+        return latest
+
+    def _reports(self) -> Mapping[str, Report]:
+        return self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
 
     def _join(self, peers: list[str], first: int, epoch: int) -> None:
         self._wait("join", lambda c, now: c.join(peers, first, epoch, now))

@@ -12,7 +12,6 @@ import json
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,8 +46,6 @@ class Roll:
     take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
     hosts: dict[int, str] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
-    steps: dict[int, int] = field(default_factory=dict)
-    orders: deque[dict[str, Any]] = field(default_factory=deque)
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
@@ -56,7 +53,6 @@ class Roll:
             "register": self._register,
             "hello": self._hello,
             "beat": self._beat,
-            "order": self._order,
             "servers": lambda _: self._servers(),
             "usage": self.take_usage,
         }
@@ -65,7 +61,7 @@ class Roll:
             return {"error": f"[rendezvous] expected one of {sorted(kinds)}, got {what!r}"}
         try:
             return kinds[what](request)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             return {"error": f"[rendezvous] expected a whole '{what}', got {error!r}"}
 
     def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,13 +96,8 @@ class Roll:
 
     def _beat(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, step = int(request["rank"]), int(request["step"])
-        self.steps[rank] = step
         marks = self._planned(f"worker{rank}", step, request)
         return {**marks, "leave": rank in self.leaving}
-
-    def _order(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.orders.append({"do": str(request["do"]), "workers": int(request["workers"])})
-        return {}
 
     def _servers(self) -> dict[str, Any]:
         ready = len(self.servers) == self.num_servers
@@ -160,13 +151,15 @@ class Rendezvous:
         self._thread.start()
 
     def _run(self) -> None:
+        token = self.token.encode()
         while not self._stopped.is_set():
             if not self._socket.poll(POLL_MS):
                 continue
             frames = self._socket.recv_multipart()
-            with contextlib.suppress(ValueError, AttributeError):
+            # Anybody may send anything here: it must not end the thread.
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 request = json.loads(frames[-1])
-                if secrets.compare_digest(str(request.get("token")), self.token):
+                if secrets.compare_digest(str(request.get("token")).encode(), token):
                     answer = self.roll.answer(request)
                     answer["number"] = request.get("number")
                     self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])

@@ -162,7 +162,7 @@ class Shard:
 
     def _commit(self, key: str, slot: Slot) -> None:
         self._keep(key, slot)
-        self.capture.see(key, self.slots, self.states, self.roster)
+        self.capture.see(key, self)
 
     def _keep(self, key: str, slot: Slot) -> None:
         if self.ledger.durable:
@@ -224,7 +224,7 @@ class Shard:
         self._out = []
         while self.capture.wanted:
             number = self.capture.wanted.popleft()
-            self.capture.mark(number, self.slots, self.states, self.roster)
+            self.capture.mark(number, self)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
             for reader in [r for r in waiting if now - r.since > self.deadline]:
@@ -436,6 +436,7 @@ class Shard:
                 slot.progress.join(message.worker, message.first)
             self._commit_roster()
         self._send(message.sender, Done(self.name, message.number))
+        self._settle(self.slots, now)  # rounds that waited for it, if it joins again later on
 
     def _leave(self, message: Leave, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
@@ -551,7 +552,7 @@ class Shard:
         if self.deferring and slot.value.nbytes >= DEFER_BYTES:
             self._uncommitted[key] = slot
             # At once: the next round may be closed before the commit.
-            self.capture.see(key, self.slots, self.states, self.roster)
+            self.capture.see(key, self)
         else:
             self._commit(key, slot)
         return slot.pushes.pop(step, [])

@@ -19,10 +19,10 @@ import json
 import shutil
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -58,6 +58,20 @@ class Captured:
     roster: dict[str, Any] = field(default_factory=dict)
 
 
+class Source(Protocol):
+    """What is copied: a `server.Shard`."""
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Its slices."""
+
+    def states(self, key: str) -> dict[str, Array]:
+        """Optimizer states of a slice."""
+
+    def roster(self) -> dict[str, Any]:
+        """Membership, settings and directory."""
+
+
 class Capture:
     """Copies a shard's slices when they come to the number of a snapshot. Pure logic.
 
@@ -75,78 +89,64 @@ class Capture:
         #: Numbers that a slice had passed before they were marked.
         self.late: set[int] = set()
         self._marks: set[int] = set()
+        self._taken: set[int] = set()
         self._open: dict[int, Captured] = {}
         self._highest = 0
 
-    def mark(
-        self,
-        number: int,
-        slots: Mapping[str, Slot],
-        states: Callable[[str], dict[str, Array]],
-        roster: Callable[[], dict[str, Any]],
-    ) -> None:
-        """A snapshot of this number is wanted."""
-        if number in self._marks or number in self.late:
+    def mark(self, number: int, shard: Source) -> None:
+        """A snapshot of this number is wanted; it is said again until all have saved it."""
+        if number in self._marks or number in self._taken or number in self.late:
             return
         if not self.rounds:
             self._marks.add(number)
-            captured = Captured(number, roster=roster())
-            for key, slot in slots.items():
-                captured.slices[key] = _record(slot, states(key))
+            captured = Captured(number, roster=shard.roster())
+            for key in shard.slots:
+                captured.slices[key] = _record(shard, key)
             self.done.append(captured)
-        elif any(slot.progress.version >= number for slot in slots.values()):
+        elif any(slot.progress.version >= number for slot in shard.slots.values()):
             self.late.add(number)
         else:
             self._marks.add(number)
 
-    def see(
-        self,
-        key: str,
-        slots: Mapping[str, Slot],
-        states: Callable[[str], dict[str, Array]],
-        roster: Callable[[], dict[str, Any]],
-    ) -> None:
+    def see(self, key: str, shard: Source) -> None:
         """A slice has a new version."""
-        version = slots[key].progress.version
+        progress = shard.slots[key].progress
+        version = progress.version
         if not self.rounds:
-            workers = max(1, len(slots[key].progress.clocks))
+            workers = max(1, len(progress.clocks))
             if self.every and version // workers // self.every > self._highest:
                 self._highest = version // workers // self.every
-                self.mark(self._highest * self.every, slots, states, roster)
+                self.mark(self._highest * self.every, shard)
             return
         # Version 0 is where a slice begins, no step of anybody.
         periodic = self.every and version and version % self.every == 0
         if version in self._marks or periodic:
-            found = self._open.setdefault(version, Captured(version, roster=roster()))
-            found.slices[key] = _record(slots[key], states(key))
+            found = self._open.setdefault(version, Captured(version, roster=shard.roster()))
+            found.slices[key] = _record(shard, key)
         for number, captured in list(self._open.items()):
-            self._close(number, captured, version, slots, states)
+            self._close(number, captured, version, shard)
         for number in sorted(self._open)[:-OPEN_CAPTURES]:
             del self._open[number]  # slices that are not pushed once a step never meet
 
-    def _close(
-        self,
-        number: int,
-        captured: Captured,
-        version: int,
-        slots: Mapping[str, Slot],
-        states: Callable[[str], dict[str, Array]],
-    ) -> None:
+    def _close(self, number: int, captured: Captured, version: int, shard: Source) -> None:
         """Ends a capture that has every slice. Slices that nobody ever pushes stay at version 0;
         that they do is known once another has left the number behind."""
+        slots = shard.slots
         missing = [key for key in slots if key not in captured.slices]
         idle = all(not slots[k].progress.version and not slots[k].progress.rounds for k in missing)
         if missing and not (idle and version > number):
             return
         for key in missing:
-            captured.slices[key] = _record(slots[key], states(key))
+            captured.slices[key] = _record(shard, key)
         del self._open[number]
         self._marks.discard(number)
+        self._taken.add(number)
         self.done.append(captured)
 
 
-def _record(slot: Slot, states: Mapping[str, Array]) -> Record:
-    copied = {name: np.array(state, copy=True) for name, state in states.items()}
+def _record(shard: Source, key: str) -> Record:
+    slot = shard.slots[key]
+    copied = {name: np.array(state, copy=True) for name, state in shard.states(key).items()}
     return Record(slot.value.copy(), copied, slot.progress.to_json())
 
 
@@ -314,8 +314,9 @@ class Snapshot:
 
     def _array(self, described: Mapping[str, Any]) -> Array:
         """One array, checked against what the index says of it before it is used."""
-        path = self.folder / str(described["file"])
-        if ".." in path.parts:
+        name = Path(str(described["file"]))
+        path = self.folder / name
+        if name.is_absolute() or ".." in name.parts:
             raise FormatError(f"[snapshot] expected files below {self.folder}, got {path}")
         try:
             found = np.load(path, mmap_mode="r", allow_pickle=False)

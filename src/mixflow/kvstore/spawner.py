@@ -22,6 +22,8 @@ from typing import Any, Protocol
 from ..errors import ParamError
 
 PR_SET_PDEATHSIG = 1
+#: Seconds in which a folder's janitor comes up.
+START_SECONDS = 60.0
 
 
 class Process(Protocol):
@@ -110,7 +112,7 @@ class MemoryFolder:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._janitor.wait()  # it goes on as nobody's child
+        self._janitor.wait(START_SECONDS)  # it goes on as nobody's child
 
     def close(self) -> None:
         """Removes the folder. Safe to call twice."""

@@ -290,3 +290,46 @@ def test_small_keys_of_a_list_travel_in_one_message(compressed):
             for value, shape in zip(values, shapes.values(), strict=True):
                 # Without an optimizer the last sum stands there; of 2 bits, the threshold.
                 np.testing.assert_array_equal(value, np.full(shape, 2.0 if compressed else 6.0))
+
+
+def test_a_newcomer_begins_at_one_step_of_all_slices(monkeypatch):
+    """Rounds of one server's key are closed between its question and its joining."""
+    with job(2, servers=2) as stores:
+        ones, out = mx.nd.ones((2,)), mx.nd.zeros((2,))
+        for key in ("a", "b"):
+            together(lambda store, key=key: store.init(key, mx.nd.zeros((2,))), stores)
+        added = mx.optimizer.create("test", rescale_grad=1.0)
+        together(lambda store: store.set_optimizer(added), stores)
+
+        def step(*keys):
+            for store in stores:
+                for key in keys:
+                    store.push(key, ones)
+
+        ask, asked = DistKVStore._reports, []
+
+        def ask_and_go_on(store):
+            found = ask(store)
+            if not asked:
+                step("a")
+                step("a")
+                stores[0].pull("a", out=out)
+                out.wait_to_read()
+            asked.append(store)
+            return found
+
+        step("a", "b")
+        monkeypatch.setattr(DistKVStore, "_reports", ask_and_go_on)
+        newcomer = DistKVStore("dist_sync", 2, 2, stores[0]._link._addresses, stores[0].options)
+        # 'a' stands at 3, 'b' at 1: its two rounds do not wait for the newcomer.
+        assert newcomer.first_step == 3 and len(asked) == 2
+        step("b")
+        step("b")
+        for key in ("a", "b"):
+            newcomer.init(key, mx.nd.zeros((2,)))
+            newcomer.push(key, ones)
+        step("a", "b")
+        for key in ("a", "b"):
+            newcomer.pull(key, out=out)
+            assert out.asnumpy().tolist() == [2 + 2 + 2 + 3] * 2
+        newcomer.close()

@@ -74,6 +74,9 @@ def test_a_mark_in_the_past_is_late_and_one_to_come_is_kept():
     for key, step in (("b", 0), ("b", 1), ("b", 2), ("b", 3), ("a", 3)):
         push(shard, key, step)
     assert [c.number for c in shard.capture.done] == [4]
+    shard.capture.wanted.append(4)  # said again, as others have yet to save it
+    shard.tick(0.0)
+    assert shard.capture.late == {2}
 
 
 def test_a_key_that_nobody_pushes_is_saved_as_it_is():

@@ -1,0 +1,97 @@
+"""Workers that join and leave a running job: every step of each of them counts, once."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from test_jobs import nothing_is_left_behind, progressed  # noqa: F401
+from test_snapshots import counting, ends, fitted, run, what
+
+from mixflow.errors import ParamError
+
+pytest.importorskip("zmq")
+COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
+
+
+def steps_of(folder):
+    """Steps that each worker has done, by rank."""
+    found = sorted(folder.glob("steps*"), key=lambda path: int(path.name.removeprefix("steps")))
+    return [[int(line.split()[1]) for line in path.read_text().splitlines()] for path in found]
+
+
+def grow_and_shrink(folder, most):
+    """Two workers become more, then one: in the middle of a job, from another thread."""
+
+    def act(job):
+        progressed(folder, 5)
+        job.scale(most)
+        progressed(folder, 3, most - 1)
+        job.scale(1)
+
+    return act
+
+
+@pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
+@pytest.mark.parametrize("number", range(COUNT))
+def test_joiners_and_leavers_count_exactly(tmp_path, name, number):
+    # No pause: rounds pass while the newcomers join.
+    job = counting(tmp_path, steps=600, name=name, pause=0.005 * (number % 3))
+    run(job, grow_and_shrink(tmp_path, 4))
+    steps = steps_of(tmp_path)
+    assert len(steps) == 4
+    for done in steps:  # without a gap, the newcomers from the middle on
+        assert done == list(range(done[0], done[0] + len(done)))
+    assert steps[0] == list(range(600)) and steps[2][0] > 0 and steps[3][0] > 0
+    assert all(done[-1] < 599 for done in steps[1:])
+    total = float(sum(map(len, steps)))
+    assert ends(tmp_path)[0] == {"small": [total], "big": [total]}
+    asked = [e["who"] for e in job.events if e["what"] == "asked to leave"]
+    assert asked == ["worker1", "worker2", "worker3"]
+    assert not any(e.get("code") for e in job.events)
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_newcomer_may_be_killed_at_any_moment(tmp_path, number):
+    draw = random.Random(number)
+
+    def act(job):
+        progressed(tmp_path, 5)
+        job.scale(3)
+        while 2 not in job.workers:
+            time.sleep(0.01)
+        if draw.random() < 0.5:  # before or while it joins; else while it works
+            time.sleep(2 * draw.random())
+        else:
+            progressed(tmp_path, 1 + draw.randrange(20), 2)
+        os.kill(job.workers[2].pid, signal.SIGKILL)
+
+    job = counting(tmp_path, steps=400, pause=0.01)
+    run(job, act)
+    assert [e["code"] for e in job.events if e["who"] == "worker2" and "code" in e] == [-9, 0]
+    done = steps_of(tmp_path)
+    assert done[0] == done[1] == list(range(400))
+    first, last = (done[2][0], done[2][-1]) if len(done) == 3 else (400, 399)
+    assert last == 399
+    total = 800 + 400 - first
+    # A first step may have been confirmed before its line was written.
+    assert ends(tmp_path)[0] in [{"small": [n], "big": [n]} for n in (total, total + 1)]
+
+
+def test_fit_with_a_joiner_and_leavers(tmp_path):
+    job, weights = fitted(tmp_path, grow_and_shrink(tmp_path, 3), pause=0.2)
+    steps = steps_of(tmp_path)
+    assert steps[0] == list(range(50))
+    assert steps[1] == list(range(len(steps[1]))) and len(steps[1]) < 50
+    first, last = steps[2][0], steps[2][-1]
+    assert steps[2] == list(range(first, last + 1)) and 0 < first and last < 49
+    assert what(job).count("asked to leave") == 2
+    assert all(np.isfinite(value).all() for value in weights.values())
+
+
+def test_a_job_keeps_a_worker(tmp_path):
+    with pytest.raises(ParamError, match="at least one worker, got 0"):
+        counting(tmp_path).scale(0)
