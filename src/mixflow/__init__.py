@@ -1,5 +1,7 @@
 """mixflow: declared graphs and imperative tensors on one engine (``import mixflow as mx``)."""
 
+from typing import TYPE_CHECKING
+
 from . import (
     amp,
     autograd,
@@ -23,7 +25,6 @@ from . import (
     operator,
     optimizer,
     pipeline,
-    placement,
     random,
     recordio,
     symbol,
@@ -34,12 +35,18 @@ from .attribute import AttrScope
 from .context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from .errors import MixflowError, MXNetError
 from .executor import Executor
+from .extras import late as _late
 from .initializer import Xavier
 from .libinfo import __version__
 from .monitor import Monitor
 from .name import NameManager, Prefix
 from .ndarray import NDArray, waitall
 from .symbol import Symbol
+
+if TYPE_CHECKING:
+    from . import placement
+else:
+    __getattr__ = _late(__name__, {"placement": ".placement"})
 
 #: MXNet's short names.
 nd, sym, mod, init = ndarray, symbol, module, initializer

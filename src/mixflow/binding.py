@@ -6,7 +6,7 @@ Installs `Symbol.bind`, `simple_bind`, `eval` and `memory_report`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,12 +21,13 @@ from .ndarray import NDArray
 from .passes.infer import Types
 from .passes.joint import REQUESTS, forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish, scheduled
-from .passes.placed import Arenas
 from .passes.precision import requested, served
 from .passes.strategies import strategies
-from .placement import Case, Placement, resolve
 from .symbol.late import install
 from .symbol.symbol import Symbol
+
+if TYPE_CHECKING:
+    from .placement import Placement
 
 
 def _requests(symbol: Symbol, grad_req: Any) -> dict[str, str]:
@@ -84,6 +85,8 @@ def _placement(
     group2ctx, request = wanted
     if not group2ctx and request is None and len(contexts) == 1:
         return None
+    from .placement import Case, resolve
+
     narrow = served(requested(precision), default_backend())
     case = Case(symbol.graph(), types, requests, narrow)
     lying = None if variables is None else {n: a.device for n, a in variables.items()}
@@ -94,10 +97,14 @@ def _arena(shared: Executor | None, ctx: Context, placement: Placement | None) -
     """The arena, or arenas, of an executor whose memory is shared."""
     if shared is None:
         return None
-    found = shared._arena
+    found, several = shared._arena, shared._placed is not None
     if placement is None or len(placement.devices) == 1:
-        return found.on(ctx.key) if isinstance(found, Arenas) else found
-    return found if isinstance(found, Arenas) else Arenas({shared.ctx.key: found})
+        return found.on(ctx.key) if several else found
+    if several:
+        return found
+    from .passes.placed import Arenas
+
+    return Arenas({shared.ctx.key: found})
 
 
 def simple_bind(

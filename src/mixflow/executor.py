@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,15 @@ from .passes.cache import cached_plan, cached_types
 from .passes.infer import Types, infer
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import build_plan, finish
-from .passes.place import Places
-from .passes.placed import Arenas, compile_placed
 from .passes.plan import CompiledPlan
 from .passes.precision import requested, served
 from .passes.recompute import Saving
-from .placement import Placement, Report
 from .symbol.infer import given_values, partial_shape
 from .symbol.symbol import Symbol, output_names
+
+if TYPE_CHECKING:
+    from .passes.place import Places
+    from .placement import Placement, Report
 
 _FLOAT = np.dtype(np.float32)
 Feeds = Sequence[tuple[int, NDArray]]
@@ -103,7 +104,11 @@ class Executor:
         self._monitor: tuple[Callable[[str, NDArray], None], bool] | None = None
 
     def _new_arena(self) -> Any:
-        return _rt.core.Arena(self._ctx.key) if self._placed is None else Arenas()
+        if self._placed is None:
+            return _rt.core.Arena(self._ctx.key)
+        from .passes.placed import Arenas
+
+        return Arenas()
 
     # -- what is bound
 
@@ -250,9 +255,11 @@ class Executor:
         if placed is None:
             return None
         found = [tuple(a.device for a in part) for part in (arrays, outputs)]
-        return Places(placed.labels, found[0], found[1], placed.default)
+        return placed.places(found[0], found[1])
 
     def _plan_placed(self, graph: Graph, places: Places, narrow: Any, label: str) -> CompiledPlan:
+        from .passes.placed import compile_placed
+
         assert self._placed is not None
         made = compile_placed(
             graph, places, default_backend(), narrow=narrow, link=self._placed.link, label=label

@@ -25,7 +25,7 @@ from .passes.auto_place import Estimate, Model, search
 from .passes.infer import Types
 from .passes.joint import forward_graph, joint_graph
 from .passes.pipeline import finish, scheduled
-from .passes.place import GROUP, Device, by_label, grouped
+from .passes.place import GROUP, Device, Places, by_label, grouped
 from .passes.placed import Link
 from .passes.schedule import Task
 
@@ -228,6 +228,10 @@ class Placement:
     def where(self, value: Value) -> Device:
         """Device of a value of the symbol."""
         return self._nodes.get(value.node, self.default)
+
+    def places(self, inputs: tuple[Device, ...], outputs: tuple[Device, ...]) -> Places:
+        """For the passes: the placement, with the devices of bound arrays."""
+        return Places(self.labels, inputs, outputs, self.default)
 
     @property
     def only(self) -> Context:

@@ -12,7 +12,6 @@ from typing import Any
 from . import extras
 from .errors import ShapeError
 from .files import write_atomically
-from .kvstore import utilisation
 from .symbol import Symbol
 
 _COLOURS = {
@@ -258,6 +257,8 @@ def plot_utilisation(report: Mapping[str, Any], path: str | Path, title: str = "
     Raises:
         ParamError: the report holds no samples.
     """
+    from .kvstore import utilisation
+
     processes = utilisation.from_json(report)
     matplotlib = extras.load("matplotlib", "plot_utilisation")
     matplotlib.use("Agg")
@@ -266,7 +267,10 @@ def plot_utilisation(report: Mapping[str, Any], path: str | Path, title: str = "
     for axis, (name, unit, column, divisor) in zip(axes.flat, _PANELS, strict=True):
         for process, samples in processes.items():
             times = [s.seconds for s in samples]
-            values = _panel_values(samples, column, name in ("sent", "received"))
+            if name in ("sent", "received"):  # counters: per second
+                values = utilisation.rates(samples, column)
+            else:
+                values = [getattr(s, column) for s in samples]
             axis.step(times, [v / divisor for v in values], label=process, lw=1.2)
         axis.set(title=name, ylabel=unit)
         axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
@@ -276,12 +280,6 @@ def plot_utilisation(report: Mapping[str, Any], path: str | Path, title: str = "
     axes[0][0].legend(fontsize=8)
     figure.suptitle(title)
     _save(figure, path)
-
-
-def _panel_values(samples: Sequence[Any], column: str, per_second: bool) -> list[float]:
-    if per_second:
-        return utilisation.rates(samples, column)
-    return [getattr(s, column) for s in samples]
 
 
 def plot_scaling(

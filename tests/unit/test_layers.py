@@ -1,6 +1,7 @@
 """The house rules that a machine can check (tools/check_layers.py), and that it finds breaches."""
 
 import ast
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -78,3 +79,27 @@ def test_missing_docstrings_are_found(check):
     text = '"""Doc."""\nclass A:\n    """A."""\n    def f(self):\n        return 1\n'
     assert check.undocumented(modules(check, errors=text)) == ["errors.py:4: A.f has no docstring"]
     assert check.undocumented(modules(check, errors=text.replace("def f", "def _f"))) == []
+
+
+LATE = ["kvstore.dist", "kvstore.table", "io.partitioned", "pipeline.partitions", "placement"]
+
+
+def test_what_few_programs_use_is_imported_when_asked_for():
+    lines = [
+        "import sys, mixflow as mx",
+        f"early = [n for n in {LATE} if f'mixflow.{{n}}' in sys.modules]",
+        "assert not early, early",
+        "assert mx.kv.create('local').type == 'local'",
+        "mx.kv.DistKVStore, mx.kv.Table, mx.io.PartitionedIter, mx.placement.Auto",
+        "mx.pipeline.partitions.open_source",
+        f"late = [n for n in {LATE} if f'mixflow.{{n}}' not in sys.modules]",
+        "assert not late, late",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["mixflow", "mixflow.io", "mixflow.kvstore"])
+def test_an_unknown_name_of_a_package_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        _ = importlib.import_module(package).nothing

@@ -1,5 +1,8 @@
 """Data iterators (``mx.io``)."""
 
+from typing import TYPE_CHECKING
+
+from ..extras import late
 from .ahead import Ahead
 from .arrays import NDArrayIter
 from .augment import RandomShiftIter, shift_images
@@ -13,8 +16,12 @@ from .image_records import (
     PictureIter,
 )
 from .mnist import MNISTIter, mersenne_order, read_idx
-from .partitioned import PartitionedIter
 from .wrappers import PrefetchingIter, ResizeIter
+
+if TYPE_CHECKING:
+    from .partitioned import PartitionedIter
+else:
+    __getattr__ = late(__name__, {"PartitionedIter": ".partitioned"})
 
 __all__ = [
     "Ahead",

@@ -22,6 +22,8 @@ class KVStoreBase:
     """
 
     OPTIMIZER = "optimizer"
+    #: Whether the servers of a job hold the values and update them (`DistKVStore`).
+    of_a_job: ClassVar[bool] = False
     kv_registry: ClassVar[dict[str, Callable[[str], KVStoreBase]]] = {}
 
     @staticmethod

@@ -23,7 +23,6 @@ from ..optimizer import Optimizer
 from ..optimizer.describe import describe
 from . import row_gradients, states
 from .base import (
-    KVStoreBase,
     as_arrays,
     check_new,
     in_groups,
@@ -36,7 +35,6 @@ from .compression import Compression
 from .local import LocalKVStore
 from .member import Member
 from .messages import Array, Gradient
-from .options import NAMES
 from .row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
 from .sharding import Entry
 from .transport.zeromq import Call
@@ -82,6 +80,7 @@ def _store(
 class DistKVStore(Member):
     """A worker's store: keys, pushes and pulls. Arguments: of `Member`."""
 
+    of_a_job = True
     _keys: dict[Any, Key]
 
     # -- keys
@@ -412,7 +411,3 @@ class DistKVStore(Member):
         raise MixflowError("[kvstore] expected set_optimizer, got set_updater on several workers")
 
     _set_updater = set_updater
-
-
-for _name in NAMES:
-    KVStoreBase.kv_registry[_name] = DistKVStore.from_environment

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .. import kvstore as kvs
 from .. import ndarray as nd
 from .. import random
 from ..files import write_atomically
 from ..io import DataIter
-from ..kvstore import DistKVStore
 from ..ndarray import NDArray
+
+if TYPE_CHECKING:
+    from ..kvstore import DistKVStore
+
+
+def _of_a_job(store: Any) -> TypeGuard[DistKVStore]:
+    """Whether a store is that of several workers, whose servers update."""
+    return isinstance(store, kvs.KVStoreBase) and store.of_a_job
 
 
 def find(kvstore: Any, contexts: int) -> Any:
@@ -24,12 +31,12 @@ def find(kvstore: Any, contexts: int) -> Any:
     if not isinstance(kvstore, str):
         return kvstore
     made = kvs.create(kvstore)  # an unknown name is an error in any case
-    return made if contexts > 1 or isinstance(made, DistKVStore) else None
+    return made if contexts > 1 or _of_a_job(made) else None
 
 
 def parts_per_update(store: Any) -> int:
     """Batches whose gradients one update sums."""
-    return store.parts_per_update if isinstance(store, DistKVStore) else 1
+    return store.parts_per_update if _of_a_job(store) else 1
 
 
 def go_on(
@@ -41,7 +48,7 @@ def go_on(
     Returns:
         The epoch to begin with, and whether it was under way.
     """
-    if not isinstance(store, DistKVStore) or not store.steps_to_skip:
+    if not _of_a_job(store) or not store.steps_to_skip:
         return begin_epoch, False
     epoch, saved = begin_epoch, store.restored
     if saved is not None and "epoch" in saved:
@@ -77,7 +84,7 @@ def _skip(store: DistKVStore, data: DataIter, epoch: int, num_epoch: int) -> int
 def step_done(store: Any, module: Any, data: DataIter, epoch: int, batches: int) -> bool:
     """Tells a job's store that a step is done; it asks for the worker's state where a snapshot is
     due. False: this worker shall leave."""
-    if not isinstance(store, DistKVStore):
+    if not _of_a_job(store):
         return True
 
     def state() -> dict[str, Any]:
@@ -96,7 +103,7 @@ def step_done(store: Any, module: Any, data: DataIter, epoch: int, batches: int)
 
 def save_states(store: Any, updater: Any, path: str) -> None:
     """Writes the optimizer's states: those of the servers, where they are the ones that update."""
-    if isinstance(store, DistKVStore):
+    if _of_a_job(store):
         store.save_optimizer_states(path)
     else:
         write_atomically(path, updater.get_states())
@@ -108,7 +115,7 @@ def load_states(store: Any, updater: Any, path: str, allow_pickle: bool) -> None
     Raises:
         FormatError: damaged, or one of MXNet's pickles without `allow_pickle`.
     """
-    if isinstance(store, DistKVStore):
+    if _of_a_job(store):
         store.load_optimizer_states(path)
     else:
         updater.set_states(Path(path).read_bytes(), allow_pickle)
@@ -123,7 +130,7 @@ def fill(
     """
     for index, arrays in weights.items():
         store.init(index, arrays[0])
-    if not isinstance(store, DistKVStore):
+    if not _of_a_job(store):
         store._set_updater(updater)
         return
     store.set_optimizer(optimizer)
@@ -136,7 +143,7 @@ def update(store: Any, grads: Sequence[Any], args: Sequence[Any]) -> None:
 
     A job's store gets all of them in one call, so that small ones can travel together.
     """
-    if isinstance(store, DistKVStore):
+    if _of_a_job(store):
         return store.pushpull(list(range(len(grads))), grads, args)
     for index, (sent, received) in enumerate(zip(grads, args, strict=True)):
         store.pushpull(index, sent, received, priority=-index)

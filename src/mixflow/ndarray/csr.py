@@ -1,7 +1,8 @@
 """Compressed sparse rows: batches of sparse data.
 
-The parts are known when a matrix is made and never change; what computes on them is pushed like
-everything else. `Module` takes a batch dense.
+The parts are known when a matrix is made and never change. So what makes another matrix of them is
+computed at once (and waits for a dense operand); products, whose results are not csr, are pushed.
+`Module` takes a batch dense.
 """
 
 from __future__ import annotations
@@ -242,13 +243,21 @@ def _from_pair(first: Any, second: Any, shape: Any) -> tuple[Any, Any]:
     """Parts and shape of a shape alone, or of (data, (rows, columns))."""
     if isinstance(first, (int, np.integer)):
         return (np.empty(0, np.float32), np.empty(0), np.zeros(int(first) + 1)), (first, second)
-    rows, columns = (np.asarray(part).astype(np.int64) for part in second)
+    data, (rows, columns) = np.asarray(first), (np.asarray(p).astype(np.int64) for p in second)
+    if not (data.ndim == 1 and data.shape == rows.shape == columns.shape):
+        raise ShapeError(
+            "[csr_matrix] expected as many rows and columns as data, got "
+            f"{rows.shape}, {columns.shape} and {data.shape}"
+        )
     if shape is None:
         shape = (int(rows.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1)
     for axis, places in enumerate((rows, columns)):
         if len(places) and not (places.min() >= 0 and places.max() < shape[axis]):
-            raise ShapeError(f"[csr_matrix] expected places within {shape}, got {places.max()}")
-    summed = sum_equal(rows * shape[1] + columns, np.asarray(first))
+            raise ShapeError(
+                f"[csr_matrix] expected places within {shape}, got {places.min()} to "
+                f"{places.max()} on axis {axis}"
+            )
+    summed = sum_equal(rows * shape[1] + columns, data)
     rows, columns = np.divmod(summed.numbers, max(shape[1], 1))
     return (summed.values, columns, _starts(rows, shape[0])), shape
 

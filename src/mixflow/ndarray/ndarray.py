@@ -187,10 +187,10 @@ class NDArray(_rt.core.Array):  # type: ignore[misc,name-defined]
             made = _rt.core.empty(self.shape, self.dtype_code, other.key)
             _copy_across(self, made)
             return made  # type: ignore[no-any-return]
-        if getattr(other, "stype", "") == "row_sparse":
-            other.set_dense(self)
-            return other
         if not isinstance(other, NDArray):
+            if getattr(other, "stype", "") == "row_sparse":
+                other.set_dense(self)
+                return other
             raise TypeError(f"copyto does not support type {type(other).__name__}")
         if other is self:
             return other

@@ -19,6 +19,7 @@ from ..context import Context, current_context
 from ..errors import DTypeError, MixflowError, ShapeError
 from . import rows as _rows
 from .creation import array as _dense
+from .creation import empty as _dense_empty
 from .ndarray import FLUENT, NDArray
 from .register import function, registered
 from .rows import Array, Rows
@@ -307,8 +308,8 @@ class RowSparseNDArray(BaseSparseNDArray):
                 value.copyto(self)
             return
         if not isinstance(value, NDArray):
-            found = np.broadcast_to(np.asarray(value, self._dtype), self.shape)
-            value = _dense(found, ctx=self.context, dtype=self._dtype)
+            given, value = value, _dense_empty(self.shape, self.context, self._dtype)
+            value[:] = given
         self.set_dense(value, every_row=True)
 
     def __getitem__(self, key: Any) -> RowSparseNDArray:

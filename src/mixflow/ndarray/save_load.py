@@ -284,9 +284,10 @@ class _Reader:
 
     def _from_csr(self, data: Any, indices: list[Any], shape: tuple[int, ...], at: int) -> Any:
         starts, columns = indices
+        got = f"{data.shape} with {starts.shape}"
+        if len(shape) != 2:
+            raise self._fail("a CSR matrix of two dimensions", f"{shape}: {got}", at)
         try:
-            parts: Any = (data, columns, starts)
-            return csr_matrix(parts, (shape[0], shape[1]), _CPU, data.dtype)
-        except (ShapeError, IndexError):
-            text = f"{data.shape} with {starts.shape}"
-            raise self._fail(f"a CSR matrix of {shape}", text, at) from None
+            return csr_matrix((data, columns, starts), (shape[0], shape[1]), _CPU, data.dtype)
+        except ShapeError:
+            raise self._fail(f"a CSR matrix of {shape}", got, at) from None

@@ -220,7 +220,7 @@ def _divide(inputs: Sequence[Any], params: dict[str, Any]) -> Any:
 
 
 def _scaled(left: CSRNDArray, right: Any, of: Callable[[Array, Array], Array]) -> Any:
-    """The stored elements with those of a dense array that stretches to the same shape."""
+    """The stored elements with those of a dense array that stretches to the same shape. Waits."""
     fits = isinstance(right, NDArray) and right.dtype == left.dtype and len(right.shape) == 2
     if not fits or any(r not in (1, n) for r, n in zip(right.shape, left.shape, strict=True)):
         return NotImplemented

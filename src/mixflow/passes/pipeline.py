@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from .keep import keep as keep_pass
 from .layout import layout as layout_pass
 from .lower import lower
 from .manager import Pass, run_passes
-from .place import Places
-from .place import place as place_pass
 from .plan import CompiledPlan, Step
 from .precision import precision as precision_pass
 from .recompute import Saving, fit
@@ -38,6 +36,9 @@ from .schedule import (
     kernel_pairs,
 )
 from .simplify import simplify
+
+if TYPE_CHECKING:
+    from .place import Places
 
 MEMORY = ("arena", "inplace", "none")
 
@@ -106,6 +107,8 @@ def _finishing(
 ) -> tuple[Pass, ...]:
     passes = [Pass("simplify", simplify, _LOWERED, frozenset({"simple"}))]
     if places is not None:
+        from .place import place as place_pass
+
         passes.append(Pass("place", lambda g: place_pass(g, places), _LOWERED))
     if fuse:
         passes.append(Pass("fold_norm", fold_norm, _LOWERED))

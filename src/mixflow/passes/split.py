@@ -140,8 +140,9 @@ class _Splitting:
         nodes = graph.nodes()
         self.at: Mapping[Node, Device] = devices(graph, places)
         self.late = backward_nodes(graph, nodes)
+        self.seconds, self.copying = seconds, copying
         self.start: dict[Node, float] = {}
-        self.order = self._ordered(_sorted(nodes, order), seconds, copying)
+        self.order = self._ordered(_sorted(nodes, order))
         self.place = {n: k for k, n in enumerate(self.order)}
         self.piece: dict[Node, _Piece] = {}
         self.sent = {n.inputs[0].node for n in self.order if target(n) is not None}
@@ -149,12 +150,7 @@ class _Splitting:
     def _phase(self, node: Node) -> int:
         return int(node in self.late)
 
-    def _ordered(
-        self,
-        nodes: Sequence[Node],
-        seconds: Callable[[Node], float],
-        copying: Callable[[int], float],
-    ) -> list[Node]:
+    def _ordered(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes in the order of a timeline, forward phase first."""
         number = {n: k for k, n in enumerate(nodes)}
         jobs = []
@@ -162,9 +158,9 @@ class _Splitting:
             after = sorted({number[v.node] for v in node.inputs if v.node in number})
             to = target(node)
             if to is not None:
-                jobs.append(Job(_CopyLane(to), copying(node[0].type.nbytes), after))
+                jobs.append(Job(_CopyLane(to), self.copying(node[0].type.nbytes), after))
             else:
-                jobs.append(Job(self.at[node], seconds(node), after))
+                jobs.append(Job(self.at[node], self.seconds(node), after))
             jobs[-1].phase = self._phase(node)
         line = simulate(jobs, _ways(jobs))
         self.start = {n: line.start[k] for n, k in number.items()}

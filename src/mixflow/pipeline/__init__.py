@@ -4,6 +4,9 @@ Small pieces that `ImageRecordIter` is composed of, for other compositions. See
 docs/design/pipeline.md.
 """
 
+from typing import TYPE_CHECKING
+
+from ..extras import late
 from .colours import ColourJitter
 from .decode import Decoder
 from .detection import CropSampler, DetectionPictures, DetectionRecipe
@@ -16,6 +19,11 @@ from .recipe import DefaultRecipe, View
 from .sources import FileSource, FolderSource, RecordSource, Sample, Source
 from .tar import TarSource
 from .workers import Job, Workers
+
+if TYPE_CHECKING:
+    from . import partitions
+else:
+    __getattr__ = late(__name__, {"partitions": ".partitions"})
 
 __all__ = [
     "BatchPlan",
@@ -41,6 +49,7 @@ __all__ = [
     "View",
     "Workers",
     "chunks_of",
+    "partitions",
     "ray_batches",
     "shard",
 ]

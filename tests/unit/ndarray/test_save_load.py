@@ -180,3 +180,22 @@ def test_sparse_files_are_checked():
     (tall,) = nd.load_frombuffer(sparse_file((1 << 45, 1), [1 << 44]))
     assert tall.shape == (1 << 45, 1)
     assert tall.indices.asnumpy().tolist() == [1 << 44]
+
+
+def csr_file(shape, starts):
+    """One csr matrix with a single element in its column 0, as MXNet lays it out."""
+    head = struct.pack("<Iiiq", V2, 2, 1, 1) + struct.pack(f"<i{len(shape)}q", len(shape), *shape)
+    head += struct.pack("<iii", 1, 0, 0) + struct.pack("<iiqiiq", 6, 1, len(starts), 6, 1, 1)
+    body = np.ones(1, "<f4").tobytes() + np.array([*starts, 0], "<i8").tobytes()
+    return struct.pack("<QQQ", 0x112, 0, 1) + head + body + struct.pack("<Q", 0)
+
+
+def test_csr_files_are_checked():
+    (a,) = nd.load_frombuffer(csr_file((2, 3), [0, 1, 1]))
+    assert a.asnumpy().tolist() == [[1, 0, 0], [0, 0, 0]]
+    for starts in ([0, 1], [0, 1, 2], [1, 1, 1], [0, 2, 1]):
+        with pytest.raises(FormatError, match=r"a CSR matrix of \(2, 3\)"):
+            nd.load_frombuffer(csr_file((2, 3), starts))
+    for shape in ((2,), (2, 3, 4)):
+        with pytest.raises(FormatError, match="a CSR matrix of two dimensions"):
+            nd.load_frombuffer(csr_file(shape, [0, 1, 1]))

@@ -90,8 +90,10 @@ class TestParts:
         assert isinstance(a, nd.NDArray)
 
     def test_mistakes(self):
+        with pytest.raises(ValueError, match=r"\[index\] expected a value that broadcasts"):
+            table([1])[:] = np.ones((9, 9))
         make = sparse.row_sparse_array
-        with pytest.raises(ShapeError, match="each row once"):
+        with pytest.raises(ShapeError, match="each row once, got 1 twice"):
             make(([[1], [2]], [1, 1]), shape=(3, 1))
         with pytest.raises(ShapeError, match="row numbers from 0 to 2, got 1 to 3"):
             make(([[1], [2]], [1, 3]), shape=(3, 1))
@@ -225,8 +227,13 @@ class TestOperators:
         assert sparse.csr_matrix((2, 3)).asnumpy().sum() == 0
         made.check_format()
         assert pickle.loads(pickle.dumps(made)).asnumpy().tolist() == made.asnumpy().tolist()
-        with pytest.raises(ShapeError, match=r"places within \(3, 4\), got 4"):
+        with pytest.raises(ShapeError, match=r"places within \(3, 4\), got 4 to 4 on axis 1"):
             sparse.csr_matrix(([1.0], ([1], [4])), shape=(3, 4))
+        with pytest.raises(ShapeError, match="got -1 to 1 on axis 0"):
+            sparse.csr_matrix(([1.0, 2.0], ([1, -1], [0, 0])))
+        for rows, columns in (([0], [0, 1]), ([0, 1], [0, 1])):  # neither dropped nor stretched
+            with pytest.raises(ShapeError, match="as many rows and columns as data"):
+                sparse.csr_matrix(([1.0, 2.0, 3.0], (rows, columns)))
 
 
 class TestUpdates:
