@@ -1,5 +1,7 @@
 """Data iterators (``mx.io``)."""
 
+from typing import TYPE_CHECKING, Any
+
 from .ahead import Ahead
 from .arrays import NDArrayIter
 from .augment import RandomShiftIter, shift_images
@@ -13,8 +15,10 @@ from .image_records import (
     PictureIter,
 )
 from .mnist import MNISTIter, mersenne_order, read_idx
-from .partitioned import PartitionedIter
 from .wrappers import PrefetchingIter, ResizeIter
+
+if TYPE_CHECKING:
+    from .partitioned import PartitionedIter
 
 __all__ = [
     "Ahead",
@@ -38,3 +42,12 @@ __all__ = [
     "read_idx",
     "shift_images",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`PartitionedIter` on first use: few need it, and every start would pay for it."""
+    if name == "PartitionedIter":
+        from .partitioned import PartitionedIter
+
+        return PartitionedIter
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,9 @@ Small pieces that `ImageRecordIter` is composed of, for other compositions. See
 docs/design/pipeline.md.
 """
 
+from importlib import import_module
+from typing import Any
+
 from .colours import ColourJitter
 from .decode import Decoder
 from .detection import CropSampler, DetectionPictures, DetectionRecipe
@@ -44,3 +47,10 @@ __all__ = [
     "ray_batches",
     "shard",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`partitions` on first use; see `mx.io`."""
+    if name == "partitions":
+        return import_module(f"{__name__}.partitions")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
