@@ -223,6 +223,8 @@ flag = Kind("a boolean", lambda value: Bool.convert(_single(value)))
 text = a(str)
 path = Kind("a path", _path)
 function = Kind("a function", _callable)
+#: Bytes, also as a text with a unit.
+nbytes = Kind("a number of bytes", config.as_bytes)
 #: More threads or processes than this help on no machine.
 MOST_THREADS = 1024
 #: Seeds: any whole number of 64 bits.
