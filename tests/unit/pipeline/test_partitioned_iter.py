@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from forks import run_child
 from picture_files import write_records
 
 import mixflow as mx
@@ -417,14 +418,15 @@ def test_an_iterator_that_nobody_has_ends_its_executors(tmp_path: Path) -> None:
 def test_a_fork_cannot_use_its_parents_executors(tmp_path: Path) -> None:
     with mx.io.PartitionedIter(npy(tmp_path, 12), 4, 1) as iterator:
         iterator.next()
-        child = os.fork()
-        if child == 0:
+
+        def work() -> int:
             try:
                 iterator.next()
             except MixflowError as error:
-                os._exit(3 if "by a fork of it" in str(error) else 1)
-            os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+                return 0 if "by a fork of it" in str(error) else 2
+            return 3
+
+        assert run_child(work) == 0
         iterator.next()
 
 
