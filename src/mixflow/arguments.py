@@ -16,7 +16,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -52,7 +52,8 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
     """A whole number within limits."""
 
     def convert(value: Any) -> int:
-        number: int = Int.convert(_single(value))
+        # Plain numbers, the usual case, are not looked at twice: some functions run per image.
+        number: int = value if type(value) is int else Int.convert(_single(value))
         if (least is not None and number < least) or (most is not None and number > most):
             raise ValueError("out of range")
         return number
@@ -66,7 +67,7 @@ def number(
     """A finite number within limits."""
 
     def convert(value: Any) -> float:
-        found = float(_single(value))
+        found = value if type(value) is float else float(_single(value))
         if not math.isfinite(found):
             raise ValueError("not finite")
         low = (least is not None and found < least) or (above is not None and found <= above)
@@ -77,7 +78,10 @@ def number(
     return Kind("a finite number" + _bounds(least, most, above), convert)
 
 
-def _elements(value: Any) -> list[Any]:
+def _elements(value: Any) -> Sequence[Any]:
+    if type(value) in (tuple, list):
+        found: Sequence[Any] = value
+        return found
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
@@ -219,6 +223,10 @@ flag = Kind("a boolean", lambda value: Bool.convert(_single(value)))
 text = a(str)
 path = Kind("a path", _path)
 function = Kind("a function", _callable)
+#: Bytes, also as a text with a unit.
+nbytes = Kind("a number of bytes", config.as_bytes)
+#: More threads or processes than this help on no machine.
+MOST_THREADS = 1024
 #: Seeds: any whole number of 64 bits.
 seed = whole(-(1 << 63), (1 << 64) - 1)
 

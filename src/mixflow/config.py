@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, replace
-from fractions import Fraction
 from typing import Any
 
 from .errors import ParamError, UnknownNameError, describe_unknown
@@ -78,6 +77,10 @@ def as_bytes(value: Any) -> int:
     found = _BYTES.fullmatch(str(value).strip().upper())
     if found is None:
         raise ValueError("not a number of bytes such as 2000000000, 500M, '1.5G' or '2 GiB'")
+    if found[1].isdigit():
+        return int(found[1]) * _UNITS[found[2]]
+    from fractions import Fraction  # not at start-up: it brings all of decimal
+
     number = Fraction(found[1]) * _UNITS[found[2]]
     if not found[2] and number.denominator != 1:
         raise ValueError("not a whole number")

@@ -1,6 +1,7 @@
 """Mutated record files, indexes, idx, CSV and LibSVM files: errors of ours or valid data.
 
-MIXFLOW_TEST_COUNT is the number of mutated inputs (``make prove``: 1000000). The kinds of input get
+MIXFLOW_TEST_COUNT is the number of mutated inputs (``make prove``: 1000000, which takes minutes and
+therefore ``--timeout 3600``). The kinds of input get
 equal shares; a tenth of each goes through files, the rest through the parsers alone.
 """
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
 import threading
-import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import run_child
 
 import mixflow as mx
 from mixflow import cli, config, datasets, im2rec, recordio
@@ -37,25 +36,6 @@ def write(folder: Path, count: int = 10) -> str:
             image = rng.integers(0, 256, (10, 10, 3), np.uint8)
             file.write_idx(i, recordio.pack_img((0, float(i), i, 0), image, 95))
     return path
-
-
-def run_child(work) -> int:
-    """Exit code of a fork that runs `work`; killed after a minute."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = work()
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 60
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
-        time.sleep(0.01)
-    if ended == (0, 0):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return -1
-    return os.waitstatus_to_exitcode(ended[1])
 
 
 class TestRecords:

@@ -5,13 +5,13 @@ Values of batches are those of MXNet 1.9.1 for the same files.
 
 import gc
 import gzip
-import os
 import struct
 import threading
 import time
 
 import numpy as np
 import pytest
+from forks import run_child
 
 import mixflow as mx
 from mixflow import io
@@ -630,16 +630,15 @@ class TestAhead:
     def test_a_fork_says_that_the_thread_is_gone(self):
         hold = threading.Event()
         it = io.Ahead(iter(hold.wait, None), 1, "ahead")
-        child = os.fork()
-        if child == 0:
-            code = 1
+
+        def work() -> int:
             try:
                 next(it)
             except MixflowError:
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+                return 0
+            return 2
+
+        assert run_child(work) == 0
         hold.set()
         it.close()
         assert wait_for_no_thread()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import run_child
 
 import mixflow as mx
 from mixflow import recordio
@@ -549,20 +550,18 @@ class TestProcesses:
         reader = recordio.MXIndexedRecordIO(index, records, "r")
         writer = recordio.MXRecordIO(str(tmp_path / "w.rec"), "w")
         writer.write(b"parent")
-        child = os.fork()
-        if child == 0:
-            code = 1
+
+        def work() -> int:
+            good = reader.read_idx(5) == PAYLOADS[5] and reader.read() is None
             try:
-                good = reader.read_idx(5) == PAYLOADS[5] and reader.read() is None
-                try:
-                    writer.write(b"child")
-                except MixflowError as error:
-                    good = good and "open a file of its own in each process" in str(error)
-                    writer.close()
-                    code = 0 if good else 2
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+                writer.write(b"child")
+            except MixflowError as error:
+                good = good and "open a file of its own in each process" in str(error)
+                writer.close()
+                return 0 if good else 2
+            return 3
+
+        assert run_child(work) == 0
         writer.close()
         copy = recordio.MXRecordIO(str(tmp_path / "w.rec"), "r")
         assert [copy.read(), copy.read()] == [b"parent", None]

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import config, extras
-from ..arguments import a, checked, flag, function, optional, whole
+from ..arguments import MOST_THREADS, a, checked, flag, function, optional, whole
 from ..arguments import path as name_of_file
 from ..errors import MixflowError, ParamError
 from ..files import held, open_file, write_atomically
@@ -82,10 +82,6 @@ class _Names:
         self.final = {kind: f"{stem}.{kind}" for kind in ("rec", "idx", "bad.tsv")}
         self.part = {kind: f"{path}.part" for kind, path in self.final.items()}
         self.state = f"{stem}.im2rec.json"
-
-
-#: More threads than this help on no machine.
-MOST_THREADS = 1024
 
 
 @checked(

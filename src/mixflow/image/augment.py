@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import dtype as dtypes
 from .. import ndarray as nd
-from ..arguments import checked, flag, optional, several, whole
+from ..arguments import checked, flag, optional
 from ..errors import DTypeError, ParamError, ShapeError
 from ..ndarray import NDArray
 from . import codec
@@ -28,8 +28,8 @@ from .kinds import (
     INTERP,
     JITTER,
     LEVELS,
+    MAKER,
     MATRIX,
-    NORMAL,
     RATIOS,
     SHARE,
     SIDE,
@@ -537,17 +537,7 @@ def colour_augmenters(
     return chosen
 
 
-@checked(
-    data_shape=several(SIDE, 3),
-    resize=whole(0, 1 << 30),
-    rand_crop=flag,
-    rand_resize=flag,
-    rand_mirror=flag,
-    **NORMAL,
-    **dict.fromkeys(("brightness", "contrast", "saturation", "hue", "pca_noise"), JITTER),
-    rand_gray=SHARE,
-    inter_method=INTERP,
-)
+@checked(rand_crop=flag, rand_resize=flag, **MAKER)
 def CreateAugmenter(
     data_shape: Sequence[int],
     resize: int = 0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import checked, either, flag, kept, number, several, whole
+from ..arguments import checked, either, kept, number, several, whole
 from ..errors import DTypeError, ParamError
 from . import boxes, codec
 from . import functions as F
@@ -28,7 +28,7 @@ from .augment import (
     run_host,
     statistics,
 )
-from .kinds import INTERP, JITTER, NORMAL, SHARE, SIDE
+from .kinds import MAKER, SHARE
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[Any, Array]
@@ -340,16 +340,7 @@ def CreateMultiRandCropAugmenter(
     return DetRandomSelectAug(made, skip_prob)
 
 
-@checked(
-    data_shape=several(SIDE, 3),
-    resize=whole(0, 1 << 30),
-    **dict.fromkeys(("rand_crop", "rand_pad", "rand_gray"), SHARE),
-    rand_mirror=flag,
-    **NORMAL,
-    **dict.fromkeys(("brightness", "contrast", "saturation", "hue", "pca_noise"), JITTER),
-    inter_method=INTERP,
-    pad_val=_LEVEL,
-)
+@checked(rand_crop=SHARE, rand_pad=SHARE, pad_val=_LEVEL, **MAKER)
 def CreateDetAugmenter(
     data_shape: Sequence[int],
     resize: int = 0,

@@ -35,7 +35,18 @@ MATRIX = numbers(None, (3, 3))
 AREA = optional(either(number(above=0), rising(number(0))))
 RATIOS = rising(number(above=0))
 #: Mean and deviation of a normalisation: True stands for that of ImageNet.
-NORMAL = {"mean": optional(either(flag, LEVELS)), "std": optional(either(flag, SPREADS))}
+_NORMAL = {"mean": optional(either(flag, LEVELS)), "std": optional(either(flag, SPREADS))}
+_COLOURS = ("brightness", "contrast", "saturation", "hue", "pca_noise")
+#: What the makers of a list of augmenters have in common.
+MAKER: dict[str, Kind] = {
+    "data_shape": several(SIDE, 3),
+    "resize": whole(0, 1 << 30),
+    "rand_mirror": flag,
+    "rand_gray": SHARE,
+    "inter_method": INTERP,
+    **_NORMAL,
+    **dict.fromkeys(_COLOURS, JITTER),
+}
 
 
 def _dtype(value: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from .. import dtype as dtypes
 from .. import ndarray as nd
 from ..arguments import (
+    MOST_THREADS,
     check,
     check_bytes,
     checked,
@@ -44,7 +45,6 @@ from ..pipeline.images import Buffers
 from ..pipeline.recipe import make_recipe
 from ..pipeline.remote import RemoteRecordSource, is_address
 from ..pipeline.sources import read_list
-from ..pipeline.workers import MOST_THREADS
 from .base import BatchIter, DataBatch, DataDesc
 
 Array = np.ndarray[Any, Any]

@@ -11,17 +11,27 @@ import numpy as np
 
 from .. import _rt
 from .. import ndarray as nd
-from ..config import as_bytes
+from ..arguments import (
+    MOST_THREADS,
+    a,
+    checked,
+    choice,
+    nbytes,
+    number,
+    optional,
+    seed,
+    text,
+    whole,
+)
 from ..errors import FormatError, MixflowError, ParamError
 from ..ndarray import NDArray
 from ..pipeline.partitions import Computer, Counts, Partition, Pool, Result, Rules
 from ..pipeline.partitions.dealing import Stage, checked_members, deal, replay, share, stage_of
 from ..pipeline.partitions.partition import canonical
-from .base import BatchIter, DataBatch, DataDesc
+from .base import BatchIter, DataBatch, DataDesc, check_batch
 
 Array = np.ndarray[Any, Any]
 _VERSION = 1
-_LASTS = ("pad", "discard")
 
 
 class PartitionedIter(BatchIter):
@@ -56,9 +66,25 @@ class PartitionedIter(BatchIter):
 
     Raises:
         ParamError, UnknownNameError: a description or parameter that has no meaning.
-        FormatError, OSError: files that cannot be used.
+        FormatError, FileError: files that cannot be used.
     """
 
+    @checked(
+        source=a(Mapping),
+        batch_size=whole(1),
+        executors=whole(1, MOST_THREADS),
+        where=text,
+        seed=seed,
+        num_parts=whole(1),
+        part_index=whole(0),
+        batches_per_partition=whole(1),
+        last=choice("pad", "discard"),
+        memory=nbytes,
+        deadline=number(above=0),
+        rules=optional(a(Rules)),
+        data_name=text,
+        label_name=text,
+    )
     def __init__(
         self,
         source: Mapping[str, Any],
@@ -70,7 +96,7 @@ class PartitionedIter(BatchIter):
         part_index: int = 0,
         batches_per_partition: int = 1,
         last: str = "pad",
-        memory: int | str = "256M",
+        memory: int | str = 256 << 20,
         deadline: float = 300.0,
         rules: Rules | None = None,
         data_name: str = "data",
@@ -78,14 +104,19 @@ class PartitionedIter(BatchIter):
         **options: Any,
     ) -> None:
         super().__init__(batch_size)
-        _check_sizes(batch_size, batches_per_partition, num_parts, part_index, last)
-        self._seed, self._last, self._rank = int(seed), last, part_index
+        if part_index >= num_parts:
+            raise ParamError(
+                "[PartitionedIter] expected part_index below num_parts, got "
+                f"{part_index} of {num_parts}"
+            )
+        self._seed, self._last, self._rank = seed, last, part_index
         self._taken, self._offset = 0, 0
         self._names = data_name, label_name
         self._describe(source, batch_size * batches_per_partition)
+        check_batch(type(self).__name__, (*self.provide_data, *self.provide_label))
         self._members = tuple(range(num_parts))
         self.seconds_waited = 0.0
-        self.ahead = self._room(as_bytes(memory), executors)
+        self.ahead = self._room(int(memory), executors)
         self._pending: deque[tuple[int, int, int]] = deque()  # epoch, partition, number in the pool
         self._result: Result | None = None
         self.pool = Pool(executors, where, rules, deadline, type(self).__name__, **options)
@@ -366,14 +397,3 @@ class PartitionedIter(BatchIter):
         memory[: len(rows)] = rows
         memory[len(rows) :] = rows[-1]
         return made
-
-
-def _check_sizes(batch_size: int, batches: int, num_parts: int, part_index: int, last: str) -> None:
-    if batch_size < 1 or batches < 1 or not 0 <= part_index < num_parts:
-        raise ParamError(
-            "[PartitionedIter] expected batch_size and batches_per_partition of at least 1 and "
-            f"part_index below num_parts, got {batch_size}, {batches} and {part_index} of "
-            f"{num_parts}"
-        )
-    if last not in _LASTS:
-        raise ParamError(f"[PartitionedIter] expected last pad or discard, got {last!r}")

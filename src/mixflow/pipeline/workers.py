@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..arguments import checked, function, number, optional, text, whole
+from ..arguments import MOST_THREADS, checked, function, number, optional, text, whole
 from ..errors import MixflowError
 
 _JOIN_SECONDS = 10.0
-#: More threads than this help on no machine.
-MOST_THREADS = 1024
 
 
 class Job:

@@ -354,10 +354,12 @@ def test_what_is_not_wanted_any_more_is_dropped() -> None:
 
 
 def test_numbers_that_are_none() -> None:
-    with pytest.raises(ParamError, match="expected at least one executor, got 0"):
+    with pytest.raises(ParamError, match="executors to be a whole number from 1 to 1024, got 0"):
         Scheduler(0)
-    with pytest.raises(ParamError, match="expected factor above 0, got -1"):
+    with pytest.raises(ParamError, match="expected factor to be a finite number above 0, got -1"):
         Rules(factor=-1)
+    with pytest.raises(ParamError, match=r"tries to be a whole number of at least 1, got 0\.5"):
+        Rules(tries=0.5)  # type: ignore[arg-type]
 
 
 # -- dealing
@@ -404,6 +406,12 @@ def test_random_comings_and_goings_leave_nothing_out() -> None:
 def test_members_that_are_none() -> None:
     with pytest.raises(ParamError, match="expected different ranks of at least 0, got"):
         deal([0], 0, [1, 1])
+    with pytest.raises(ParamError, match="expected different ranks of at least 0, got"):
+        deal([0], 0, ["a"])  # type: ignore[list-item]
+    with pytest.raises(
+        ParamError, match="expected done to be a whole number of at least 0, got -1"
+    ):
+        stage_of([0], -1, {0: 2})
     with pytest.raises(ParamError, match=r"done by each of \[0, 1\], got none of \[1\]"):
         stage_of([0, 1], {0: 2}, {0: 2, 1: 2})
     with pytest.raises(ParamError, match="a number of partitions for each of the members"):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from forks import run_child
 from picture_files import write_records
 
 import mixflow as mx
@@ -228,20 +229,52 @@ def test_no_wait_without_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         text = r"positions 0 to 4 within 0.2 s, got: executor 0 (starting|busy)"
         with pytest.raises(MixflowError, match=text):
             iterator.next()
-    with pytest.raises(ParamError, match="expected a deadline above 0 seconds, got 0"):
-        mx.io.PartitionedIter(npy(tmp_path, 12), 4, deadline=0)
+    with pytest.raises(ParamError, match="expected deadline to be a finite number above 0, got 0"):
+        Pool(1, deadline=0)
 
 
 def test_names_and_sizes_that_are_none(tmp_path: Path) -> None:
     source = npy(tmp_path, 12)
     with pytest.raises(UnknownNameError, match="expected a known name, got 'spark'; known: local"):
         mx.io.PartitionedIter(source, 4, where="spark")
-    with pytest.raises(ParamError, match="part_index below num_parts, got 4, 1 and 2 of 2"):
+    with pytest.raises(ParamError, match="part_index below num_parts, got 2 of 2"):
         mx.io.PartitionedIter(source, 4, num_parts=2, part_index=2)
-    with pytest.raises(ParamError, match="expected last pad or discard, got 'wrap'"):
+    with pytest.raises(UnknownNameError, match=r"executors 'local'.* got 'adress'; known: keep"):
+        mx.io.PartitionedIter(source, 4, adress="auto")
+    with pytest.raises(ParamError, match="expected last to be one of 'pad', 'discard', got 'wrap'"):
         mx.io.PartitionedIter(source, 4, last="wrap")
     with pytest.raises(ParamError, match="expected at least one batch of 20, got 12 samples"):
         mx.io.PartitionedIter(source, 20, last="discard")
+
+
+WRONG: dict[str, list[Any]] = {
+    "source": [None, "records", 3, [("kind", "npy")]],
+    "batch_size": [0, -1, 1.5, None, "x", 10**30, np.zeros(2)],
+    "executors": [0, 1.5, None, 10**6],
+    "where": [None, 3, ["local"]],
+    "seed": [1.5, None, 1 << 64],
+    "num_parts": [0, None, 0.5],
+    "part_index": [-1, None, 1],
+    "batches_per_partition": [0, 2.5, None],
+    "last": [None, "wrap", 3],
+    "memory": [None, "much", -1, float("nan")],
+    "deadline": [0, -1, float("nan"), float("inf"), None, "soon"],
+    "rules": [3, {"tries": 2}],
+    "data_name": [None, 3],
+    "label_name": [None, 3],
+    "keep": [-1, None],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_name_themselves_and_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(LocalExecutors, "spawn", lambda *_: pytest.fail("an executor was started"))
+    good = {"source": npy(tmp_path, 12), "batch_size": 4}
+    for value in WRONG[name]:
+        with pytest.raises(MixflowError, match=f"expected {name} |choose a smaller {name}"):
+            mx.io.PartitionedIter(**{**good, name: value})
 
 
 @pytest.mark.parametrize("batches", [1, 3])
@@ -385,14 +418,15 @@ def test_an_iterator_that_nobody_has_ends_its_executors(tmp_path: Path) -> None:
 def test_a_fork_cannot_use_its_parents_executors(tmp_path: Path) -> None:
     with mx.io.PartitionedIter(npy(tmp_path, 12), 4, 1) as iterator:
         iterator.next()
-        child = os.fork()
-        if child == 0:
+
+        def work() -> int:
             try:
                 iterator.next()
             except MixflowError as error:
-                os._exit(3 if "by a fork of it" in str(error) else 1)
-            os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+                return 0 if "by a fork of it" in str(error) else 2
+            return 3
+
+        assert run_child(work) == 0
         iterator.next()
 
 

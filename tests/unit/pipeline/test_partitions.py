@@ -127,23 +127,32 @@ def wrong(tmp_path: Path) -> list[tuple[dict[str, Any], type[Exception], str]]:
     np.save(tmp_path / "short.npy", np.zeros(5))
     np.save(tmp_path / "texts.npy", np.array(["a"] * 6))
     (tmp_path / "none.npy").write_bytes(b"nothing")
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "several.npz", one=np.zeros(6))
     at = str(tmp_path / "x")[:-1]
     return [
         ({"kind": "npz"}, UnknownNameError, "did you mean npy"),
         ({}, UnknownNameError, "expected a known name, got ''; known: folder, idx"),
         ({**npy, "skale": 2}, UnknownNameError, "did you mean scale"),
-        ({"kind": "npy", "data": npy["data"]}, ParamError, "expected other values, got: .*label"),
+        ({"kind": "npy", "data": npy["data"]}, ParamError, r"expected also label, got \{"),
         ({**npy, "label": at + "short.npy"}, ShapeError, "expected one label per sample"),
         ({**npy, "label": at + "texts.npy"}, FormatError, "expected an array of numbers, got <U1"),
         ({**npy, "label": at + "none.npy"}, FormatError, "expected an array of numbers in"),
         ({**npy, "samples": 7}, FormatError, "expected 7 samples, got 6"),
-        ({**images, "dtype": "int64"}, ParamError, "the dtype float32 or uint8, got .*'int64'"),
-        ({**images, "dtype": "float32", "std": [1, 0, 1]}, ParamError, "those of std above 0"),
+        ({**images, "dtype": "int64"}, ParamError, "dtype to be one of 'float32', 'uint8', got"),
+        ({**images, "dtype": "float32", "std": [1, 0, 1]}, ParamError, "std to be .* above 0 or"),
         ({**images, "augment": {"rand_krop": 1}}, ParamError, "did you mean rand_crop"),
+        ({**images, "dtype": "float32", "mean": [1, 2]}, ParamError, "expected 3 numbers for mean"),
+        ({**images, "path": 3}, ParamError, "expected path to be a path, got 3"),
+        ({**images, "shape": [3, 8]}, ParamError, "expected shape to be a sequence of 3 values"),
+        ({**npy, "shuffle": "perhaps"}, ParamError, "expected shuffle to be a boolean"),
+        ({**npy, "label": at + "absent.npy"}, FileNotFoundError, "expected to read .*absent"),
+        ({**npy, "label": at + "empty.npy"}, FormatError, "expected an array of numbers in"),
+        ({**npy, "label": at + "several.npz"}, FormatError, "expected an array of numbers in"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("number", range(18))
 def test_descriptions_that_are_none(tmp_path: Path, number: int) -> None:
     source, error, text = wrong(tmp_path)[number]
     with pytest.raises(error, match=text):
@@ -153,6 +162,8 @@ def test_descriptions_that_are_none(tmp_path: Path, number: int) -> None:
 def test_partitions_that_are_none() -> None:
     with pytest.raises(ParamError, match="expected 0 <= first < end, got 3 and 3"):
         Partition({}, 3, 3)
+    with pytest.raises(ParamError, match="first to be a whole number of at least 0, got 'a'"):
+        Partition({}, "a", 3)  # type: ignore[arg-type]
     with pytest.raises(
         ParamError, match=r"expected a source of plain values .* got Object of type"
     ):

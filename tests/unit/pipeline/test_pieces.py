@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import run_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picture_files import data_threads, picture
@@ -193,19 +192,14 @@ def test_a_cancelled_job_does_not_go_on() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_threads_of_its_own() -> None:
     workers = Workers(1, "pipe")
-    child = os.fork()
-    if child == 0:
+
+    def work() -> int:
         done: list[int] = []
         workers.submit(job := Job("d", 1, done.append))
         workers.wait(job)
-        os._exit(0 if done == [0] else 1)
-    end = time.monotonic() + 60
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
-        time.sleep(0.01)
-    if ended == (0, 0):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert ended[0] == child and os.waitstatus_to_exitcode(ended[1]) == 0
+        return 0 if done == [0] else 2
+
+    assert run_child(work) == 0
     workers.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ class Computer:
 
     def __init__(self) -> None:
         self._opened: tuple[str, Data] | None = None
-        self._orders: OrderedDict[tuple[str, int], Array] = OrderedDict()
+        self._orders: OrderedDict[int, Array] = OrderedDict()  # of the source that is open
 
     def compute(self, partition: Partition, allocate: Allocate = in_memory) -> dict[str, Array]:
         """The samples of a partition.
@@ -65,17 +66,14 @@ class Computer:
         if self._opened is not None:
             self._opened[1].close()
             self._opened = None
+        self._orders.clear()
 
     def _data(self, partition: Partition) -> Data:
-        key = self._key(partition)
+        key = json.dumps([dict(partition.source), partition.seed], sort_keys=True)
         if self._opened is None or self._opened[0] != key:
             self.close()
             self._opened = key, open_source(partition.source, partition.seed)
         return self._opened[1]
-
-    @staticmethod
-    def _key(partition: Partition) -> str:
-        return Partition(partition.source, 0, 1, partition.seed).to_json()
 
     def _samples(self, partition: Partition, samples: int) -> tuple[list[int], list[int]]:
         indices: list[int] = []
@@ -90,12 +88,11 @@ class Computer:
         return indices, epochs
 
     def _order(self, partition: Partition, samples: int, epoch: int) -> Array:
-        key = self._key(partition), epoch
-        if key not in self._orders:
-            self._orders[key] = order_of(partition.source, samples, partition.seed, epoch)
+        if epoch not in self._orders:
+            self._orders[epoch] = order_of(partition.source, samples, partition.seed, epoch)
             if len(self._orders) > _KEPT_ORDERS:
                 self._orders.popitem(last=False)
-        return self._orders[key]
+        return self._orders[epoch]
 
 
 def compute(partition: Partition) -> dict[str, Array]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...arguments import check, whole
 from ...errors import ParamError
+
+_COUNT = whole(0)
 
 
 class Stage(NamedTuple):
@@ -30,8 +33,11 @@ def checked_members(members: Sequence[int]) -> tuple[int, ...]:
     Raises:
         ParamError: none, one twice, or one below 0.
     """
-    made = tuple(sorted(int(m) for m in members))
-    if not made or made[0] < 0 or len(set(made)) != len(made):
+    try:
+        made = tuple(sorted(_COUNT.convert(m) for m in members))
+    except (TypeError, ValueError, OverflowError):
+        made = ()
+    if not made or len(set(made)) != len(made):
         raise ParamError(f"[partitions] expected different ranks of at least 0, got {members}")
     return made
 
@@ -99,7 +105,7 @@ def stage_of(
         most: partitions that each had.
 
     Raises:
-        ParamError: a rank that `done` lacks.
+        ParamError: a rank that `done` lacks, or what is no number of partitions.
     """
     ranks = checked_members(members)
     if isinstance(done, Mapping):
@@ -109,7 +115,8 @@ def stage_of(
                 f"[partitions] expected the number of partitions done by each of {list(ranks)}, "
                 f"got none of {missing}"
             )
-        counts = [int(done[rank]) for rank in ranks]
+        given = [done[rank] for rank in ranks]
     else:
-        counts = [int(done)] * len(ranks)
+        given = [done] * len(ranks)
+    counts = [check("partitions", "done", count, _COUNT) for count in given]
     return Stage(ranks, tuple(min(c, most[r]) for c, r in zip(counts, ranks, strict=True)))

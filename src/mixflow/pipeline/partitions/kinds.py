@@ -9,7 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ...arguments import a, check, checked, choice, flag, number, optional, several, whole
+from ...arguments import path as name_of_file
 from ...errors import FormatError, ParamError, ShapeError, UnknownNameError, describe_unknown
+from ...files import open_regular
 from ..decode import Decoder, begin_thread
 from ..draws import epoch_generator
 from ..images import Normalise, Pictures
@@ -20,6 +23,7 @@ from ..sources import FileSource, FolderSource, RecordSource, Source, read_list
 from ..tar import TarSource
 
 Array = np.ndarray[Any, Any]
+_SOURCE = "partition source"
 #: Name -> (shape of one sample, dtype), in order.
 Layout = dict[str, tuple[tuple[int, ...], Any]]
 
@@ -119,6 +123,16 @@ class ArrayData:
         """Nothing stays open."""
 
 
+@checked(
+    _SOURCE,
+    shape=several(whole(1, 1 << 30), 3),
+    label_width=whole(1, 1 << 30),
+    mean=optional(several(number())),
+    std=optional(several(number(above=0))),
+    scale=number(),
+    dtype=choice("float32", "uint8"),
+    augment=optional(a(Mapping)),
+)
 def _pictures(
     source: Source,
     seed: int,
@@ -133,20 +147,15 @@ def _pictures(
     max_random_illumination: float = 0.0,
     augment: Mapping[str, Any] | None = None,
 ) -> PictureData:
-    if len(shape) != 3 or dtype not in ("float32", "uint8"):
-        raise ParamError(
-            "[partition source] expected a shape (channels, height, width) and the dtype float32 "
-            f"or uint8, got {list(shape)} and {dtype!r}"
-        )
-    channels, height, width = (int(d) for d in shape)
+    channels, height, width = shape
     recipe = make_recipe((channels, height, width), augment or {})
     normalise = None
     if dtype == "float32":
         means, deviations = mean or [0.0] * channels, std or [1.0] * channels
-        if len(means) != channels or len(deviations) != channels or min(deviations) <= 0:
+        if len(means) != channels or len(deviations) != channels:
             raise ParamError(
-                f"[partition source] expected {channels} numbers for mean and std, those of std "
-                f"above 0, got {means} and {deviations}"
+                f"[{_SOURCE}] expected {channels} numbers for mean and std each, got {means} and "
+                f"{deviations}"
             )
         light = max_random_contrast, max_random_illumination
         normalise = Normalise(means, deviations, scale, None, *light)
@@ -155,6 +164,7 @@ def _pictures(
     return PictureData(source, made)
 
 
+@checked(_SOURCE, path=name_of_file, index=name_of_file, labels=name_of_file)
 def _records(seed: int, path: str, index: str = "", labels: str = "", **rest: Any) -> Data:
     chosen = {k: v[0] for k, v in read_list(labels).items()} if labels else None
     opened: Source = (
@@ -165,23 +175,28 @@ def _records(seed: int, path: str, index: str = "", labels: str = "", **rest: An
     return _pictures(opened, seed, **rest)
 
 
+@checked(_SOURCE, path=name_of_file, root=name_of_file)
 def _list(seed: int, path: str, root: str = "", **rest: Any) -> Data:
     return _pictures(FileSource.from_list(path, root), seed, **rest)
 
 
+@checked(_SOURCE, path=name_of_file)
 def _folder(seed: int, path: str, **rest: Any) -> Data:
     return _pictures(FolderSource(path), seed, **rest)
 
 
+@checked(_SOURCE, paths=several(name_of_file))
 def _tar(seed: int, paths: Sequence[str], **rest: Any) -> Data:
     return _pictures(TarSource(list(paths)), seed, **rest)
 
 
+@checked(_SOURCE, data=name_of_file, label=name_of_file, scale=number())
 def _npy(seed: int, data: str, label: str, scale: float = 1.0) -> Data:
     arrays = []
     for path in (data, label):
+        open_regular(path, "npy").close()
         try:
-            arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
+            arrays.append(np.lib.format.open_memmap(path, mode="r"))
         except ValueError as error:
             raise FormatError(
                 f"[npy] expected an array of numbers in {path}, got {error}"
@@ -189,6 +204,7 @@ def _npy(seed: int, data: str, label: str, scale: float = 1.0) -> Data:
     return ArrayData(arrays[0], arrays[1], scale, "npy")
 
 
+@checked(_SOURCE, data=name_of_file, label=name_of_file, scale=number(), flat=flag)
 def _idx(seed: int, data: str, label: str, scale: float = 1.0, flat: bool = False) -> Data:
     from ...io.mnist import read_idx
 
@@ -229,33 +245,45 @@ def open_source(source: Mapping[str, Any], seed: int) -> Data:
     Raises:
         UnknownNameError: another kind, or a key that it does not have.
         ParamError: a key that is missing, or a bad value.
-        FormatError, OSError: files that cannot be used.
+        FormatError, FileError: files that cannot be used.
     """
-    kind = source.get("kind", "")
+    kind = str(source.get("kind", ""))
     if kind not in KINDS:
-        raise UnknownNameError(describe_unknown("partition source", str(kind), list(KINDS)))
+        raise UnknownNameError(describe_unknown(_SOURCE, kind, list(KINDS)))
     given = {k: v for k, v in source.items() if k not in COMMON}
-    known = set(inspect.signature(KINDS[kind]).parameters) - {"seed", "rest"}
-    if kind in ("records", "list", "folder", "tar"):
-        known |= set(inspect.signature(_pictures).parameters) - {"source", "seed"}
+    known = _keys(kind)
     for key in given:
         if key not in known:
             raise UnknownNameError(describe_unknown(f"source '{kind}'", key, sorted(known)))
-    try:
-        opened = KINDS[kind](seed, **given)
-    except TypeError as error:
-        raise ParamError(f"[source '{kind}'] expected other values, got: {error}") from None
-    wanted = source.get("samples", len(opened))
-    if len(opened) != wanted or not len(opened):
-        raise FormatError(
-            f"[source '{kind}'] expected {wanted or 'some'} samples, got {len(opened)}"
-        )
+    missing = [key for key, must in known.items() if must and key not in given]
+    if missing:
+        raise ParamError(f"[source '{kind}'] expected also {', '.join(missing)}, got {source}")
+    is_shuffled(source)
+    opened = KINDS[kind](seed, **given)
+    samples = len(opened)
+    wanted = source.get("samples", samples)
+    if samples != wanted or not samples:
+        opened.close()
+        raise FormatError(f"[source '{kind}'] expected {wanted or 'some'} samples, got {samples}")
     return opened
+
+
+def _keys(kind: str) -> dict[str, bool]:
+    """The keys of a kind's description, and whether it must have them."""
+    found = dict(inspect.signature(KINDS[kind]).parameters)
+    if found.pop("rest", None) is not None:
+        found.update(inspect.signature(_pictures).parameters)
+    return {k: p.default is p.empty for k, p in found.items() if k not in ("source", "seed")}
+
+
+def is_shuffled(source: Mapping[str, Any]) -> bool:
+    """Whether each epoch has an order of its own."""
+    return bool(check(_SOURCE, "shuffle", source.get("shuffle", False), flag))
 
 
 def order_of(source: Mapping[str, Any], samples: int, seed: int, epoch: int) -> Array:
     """(samples,) int64: the order of an epoch."""
-    if not source.get("shuffle", False):
+    if not is_shuffled(source):
         return np.arange(samples, dtype=np.int64)
     order: Array = epoch_generator(seed, epoch).permutation(samples)
     return order

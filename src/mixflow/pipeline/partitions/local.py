@@ -17,6 +17,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from ...arguments import checked, whole
 from ...errors import MixflowError
 from . import framing
 from .executors import Done, Event, Failed, Lost, Ready, Result
@@ -79,6 +80,7 @@ class LocalExecutors:
         keep: memories of results that wait for their next use.
     """
 
+    @checked(keep=whole(0))
     def __init__(self, keep: int = 2) -> None:
         self._children: dict[int, _Child] = {}
         self._memories = Memories(keep)

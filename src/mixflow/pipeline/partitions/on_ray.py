@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...arguments import check_fields, number, optional, text
 from ...extras import load
 from .compute import Computer
 from .executors import Done, Event, Failed, Lost, Ready, Result, describe_error
@@ -52,6 +53,7 @@ class RayExecutors:
         cpus: CPUs that each actor reserves.
 
     Raises:
+        ParamError: an address or number that is none.
         MissingExtraError: Ray is not installed.
     """
 
@@ -61,6 +63,7 @@ class RayExecutors:
     _lost: list[Event] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
+        check_fields("partitions", self, address=optional(text), cpus=number(0))
         self._ray = load("ray", "partitions")
         self._own = not self._ray.is_initialized()
         if self._own:

@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...arguments import check_fields, whole
+from ...arguments import seed as any_seed
 from ...errors import FormatError, ParamError
+
+_POSITION = whole(0)
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Partition:
         seed: of the order and of all draws.
 
     Raises:
-        ParamError: an empty range, or values that JSON does not have.
+        ParamError: an empty range, no numbers, or values that JSON does not have.
     """
 
     source: Mapping[str, Any]
@@ -36,7 +40,8 @@ class Partition:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first < self.end:
+        check_fields("Partition", self, first=_POSITION, end=_POSITION, seed=any_seed)
+        if self.first >= self.end:
             raise ParamError(
                 f"[Partition] expected 0 <= first < end, got {self.first} and {self.end}"
             )
@@ -53,9 +58,9 @@ class Partition:
         """The partition as text."""
         values = {
             "source": canonical(self.source),
-            "first": int(self.first),
-            "end": int(self.end),
-            "seed": int(self.seed),
+            "first": self.first,
+            "end": self.end,
+            "seed": self.seed,
         }
         return json.dumps(values, sort_keys=True)
 

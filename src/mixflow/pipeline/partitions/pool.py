@@ -7,13 +7,15 @@ says. Hazard: a thread that keeps its pool alive. So it knows the `_Driver` alon
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
 import weakref
 from typing import Any
 
-from ...errors import MixflowError, ParamError, UnknownNameError, describe_unknown
+from ...arguments import a, checked, number, optional, text
+from ...errors import MixflowError, UnknownNameError, describe_unknown
 from .executors import Done, Event, Executors, Failed, Lost, Ready, Result, rebuilt_error
 from .local import LocalExecutors
 from .on_ray import RayExecutors
@@ -31,11 +33,15 @@ def executors_at(where: str, **options: Any) -> Executors:
     """Executors by the name of their place: 'local' (processes of this host) or 'ray' (actors).
 
     Raises:
-        UnknownNameError: another name.
+        UnknownNameError: another name, or an option that these do not have.
         MissingExtraError: Ray is not installed.
     """
     if where not in PLACES:
         raise UnknownNameError(describe_unknown("partitions", where, list(PLACES)))
+    known = list(inspect.signature(PLACES[where]).parameters)
+    for name in options:
+        if name not in known:
+            raise UnknownNameError(describe_unknown(f"executors '{where}'", name, known))
     made: Executors = PLACES[where](**options)
     return made
 
@@ -140,6 +146,7 @@ class Pool:
         ParamError, UnknownNameError: numbers or names that are none.
     """
 
+    @checked(where=text, rules=optional(a(Rules)), deadline=number(above=0), name=text)
     def __init__(
         self,
         executors: int = 2,
@@ -149,8 +156,6 @@ class Pool:
         name: str = "partitions",
         **options: Any,
     ) -> None:
-        if not deadline > 0:
-            raise ParamError(f"[{name}] expected a deadline above 0 seconds, got {deadline}")
         self.name, self.deadline = name, deadline
         scheduler = Scheduler(executors, rules)
         self._driver = _Driver(executors_at(where, **options), scheduler)

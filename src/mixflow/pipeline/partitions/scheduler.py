@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...errors import ParamError
+from ...arguments import MOST_THREADS, check, check_fields, whole
+from ...arguments import number as finite
 
 _DURATIONS = 101
+_EXECUTORS = whole(1, MOST_THREADS)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Rules:
         deadline: for one partition, and for the start of an executor.
 
     Raises:
-        ParamError: a number that is not above 0.
+        ParamError: a number that is not above 0; `tries` and `strikes` are whole.
     """
 
     factor: float = 1.5
@@ -53,9 +55,8 @@ class Rules:
     deadline: float = 120.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not value > 0:
-                raise ParamError(f"[partitions] expected {name} above 0, got {value}")
+        times = dict.fromkeys(("factor", "least", "parole", "grace", "deadline"), finite(above=0))
+        check_fields("partitions", self, tries=whole(1), strikes=whole(1), **times)
 
 
 class Spawn(NamedTuple):
@@ -143,12 +144,11 @@ class Scheduler:
         broken: why nothing can be computed any more; '' while something can.
 
     Raises:
-        ParamError: no place.
+        ParamError: no number of places.
     """
 
     def __init__(self, places: int, rules: Rules | None = None) -> None:
-        if places < 1:
-            raise ParamError(f"[partitions] expected at least one executor, got {places}")
+        places = check("partitions", "executors", places, _EXECUTORS)
         self.rules = rules or Rules()
         self.counts = Counts()
         self.errors: dict[int, str] = {}
