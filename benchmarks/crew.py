@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -99,6 +100,13 @@ def _close_at_end(crew):
     crew.close()
 
 
+def free_port():
+    """A TCP port of this host that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
 def python(program, environment):
     """A process that runs a file with this Python and dies with this process."""
     return subprocess.Popen(
@@ -131,3 +139,25 @@ def serve(prepare):
             ready[case](step)
             took.append(time.perf_counter() - began)
         driver.send(statistics.median(took))
+
+
+def store_trips(mx, store):
+    """`prepare` for `serve`: a fresh gradient goes to the servers, the new value comes back.
+
+    Args:
+        mx: mixflow or mxnet, whose interfaces are the same here.
+        store: of the job.
+    """
+
+    def prepare(size):
+        store.init(size, mx.nd.zeros((size,)))
+        gradient, value = mx.nd.zeros((size,)), mx.nd.zeros((size,))
+
+        def trip(step):
+            gradient[:] = step
+            store.pushpull(size, gradient, out=value)
+            value.wait_to_read()
+
+        return trip
+
+    return prepare

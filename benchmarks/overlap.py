@@ -7,7 +7,8 @@ own throttle, in each direction and process). The rates are such that communicat
 pull of every parameter, nothing else) takes 0.25, 0.5 and 1.0 of the time of the backward pass.
 
 The hidden share is 1 - (step - step without a limit) / communication alone. It is checked by the
-engine's trace: the share of the time of pushes and pulls during which the plan's tasks ran.
+engine's trace: the share of the time of pushes and pulls during which the plan's tasks ran. Writes
+benchmarks/results/overlap/rows.json, where rows of other nets stay.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import run as benchmarks  # noqa: E402 - facts on the machine
 
 SHARES = (0.25, 0.5, 1.0)
 #: Bytes per second for the first look at how long communication takes, and of a link without a
@@ -131,6 +136,7 @@ def main():
     args = parser.parse_args()
     if args.worker:
         return worker(args.depth, args.batch, args.steps, args.worker)
+    net = f"resnet{args.depth} CIFAR"
     free, first = run(args, NO_LIMIT), run(args, FIRST_RATE)
     backward = free["both"] - free["forward"]
     rows = []
@@ -139,8 +145,10 @@ def main():
         found = run(args, rate)
         exposed = found["step"] - free["step"]
         hidden = 1 - exposed / found["alone"]
-        rows.append({"net": f"resnet{args.depth} CIFAR", "batch": args.batch, "share": share})
-        rows[-1] |= {"rate_bytes_per_s": rate, "hidden": hidden, "backward_s": backward, **found}
+        row = {"net": net, "batch": args.batch}
+        row |= {"share": found["alone"] / backward, "rate_bytes_per_s": rate, "hidden": hidden}
+        row |= {"backward_s": backward, "free_step": free["step"]}
+        rows.append({**row, **found, **benchmarks.facts(1)})
         print(
             f"communication {found['alone'] / backward:.2f} of the backward pass "
             f"({1e3 * backward:.0f} ms): step {1e3 * found['step']:.0f} ms, without a limit "
@@ -148,8 +156,10 @@ def main():
             f"{100 * found['trace']:.0f} %",
             flush=True,
         )
-    target = Path(__file__).resolve().parent / "results" / "overlap" / "rows.json"
+    target = HERE / "results" / "overlap" / "rows.json"
     target.parent.mkdir(exist_ok=True)
+    others = json.loads(target.read_text()) if target.exists() else []
+    rows = [row for row in others if row["net"] != net] + rows
     target.write_text(json.dumps(rows, indent=1) + "\n")
     return None
 

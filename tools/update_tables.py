@@ -35,8 +35,27 @@ KINDS = ("train", "predict")
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Every row of every question, in order of the files' names."""
-    return [row for path in sorted(folder.glob("*.json")) for row in json.loads(path.read_text())]
+    """Every row of every question, in order of the files' names.
+
+    Raises:
+        ValueError: a file holds something else than rows; results of another form belong into a
+            folder of their own.
+    """
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        if not _are_rows(found):
+            raise ValueError(
+                f"[update_tables] expected a list of rows with a 'question' in {path}, got another "
+                f"form; keep it in a folder below {folder}"
+            )
+        rows += found
+    return rows
+
+
+def _are_rows(found: Any) -> bool:
+    """Whether it is a list of objects with a question each."""
+    return isinstance(found, list) and all(isinstance(r, dict) and "question" in r for r in found)
 
 
 def shown(row: Row) -> str:

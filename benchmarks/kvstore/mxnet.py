@@ -1,6 +1,5 @@
 """The same on MXNet 1.9.1: its own parameter server, with its scheduler, server and workers."""
 
-import socket
 import sys
 from pathlib import Path
 
@@ -14,30 +13,15 @@ def member():
     import mxnet as mx
 
     store = mx.kv.create("dist_sync")
-
-    def prepare(size):
-        store.init(size, mx.nd.zeros((size,)))
-        gradient, value = mx.nd.zeros((size,)), mx.nd.zeros((size,))
-
-        def trip(step):
-            gradient[:] = step
-            store.pushpull(size, gradient, out=value)
-            value.wait_to_read()
-
-        return trip
-
-    crew.serve(prepare)
+    crew.serve(crew.store_trips(mx, store))
 
 
 def start(environment):
     """A scheduler, a server and two workers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     base = {
         **environment,
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_PS_ROOT_PORT": str(crew.free_port()),
         "DMLC_NUM_WORKER": "2",
         "DMLC_NUM_SERVER": "1",
         "DMLC_INTERFACE": "lo",

@@ -16,19 +16,7 @@ def member():
     import mixflow as mx
 
     store = mx.kv.create("dist_sync")
-
-    def prepare(size):
-        store.init(size, mx.nd.zeros((size,)))
-        gradient, value = mx.nd.zeros((size,)), mx.nd.zeros((size,))
-
-        def trip(step):
-            gradient[:] = step
-            store.pushpull(size, gradient, out=value)
-            value.wait_to_read()
-
-        return trip
-
-    crew.serve(prepare)
+    crew.serve(crew.store_trips(mx, store))
     store.close()
 
 

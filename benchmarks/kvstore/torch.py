@@ -1,6 +1,5 @@
 """The same on PyTorch: an all-reduce over gloo of two processes."""
 
-import socket
 import sys
 from pathlib import Path
 
@@ -32,13 +31,10 @@ def member():
 
 def start(environment):
     """Two processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     base = {
         **environment,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(crew.free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "WORLD_SIZE": "2",
     }

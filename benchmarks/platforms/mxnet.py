@@ -16,7 +16,7 @@ def processes(cell, out):
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": str(cell.workers),
     }
-    command = jobs.program("train_mxnet.py", cell, out)
+    command = jobs.program("train_module.py", cell, out, "mxnet")
     roles = ["scheduler", "server", *["worker"] * cell.workers]
     return jobs.Processes(
         [(command, {**common, "DMLC_ROLE": role}) for role in roles], cell.workers

@@ -18,7 +18,8 @@ CONSISTENCY = {
 def processes(cell, out):
     command = [sys.executable, "-m", "mixflow.cli", "launch", "-n", str(cell.workers), "-s", "1"]
     command += ["--restarts", "0", "--consistency", *CONSISTENCY[cell.mode]]
-    return jobs.Processes([([*command, *jobs.program("train_ours.py", cell, out)], {})], 1)
+    command += jobs.program("train_module.py", cell, out, "mixflow")
+    return jobs.Processes([(command, {})], 1)
 
 
 tasks.prepare()

@@ -171,6 +171,12 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def _pyplot(feature: str) -> Any:
+    """matplotlib's pyplot, drawing without a screen; `feature` is named where it is missing."""
+    extras.load("matplotlib", feature).use("Agg")
+    return extras.load("matplotlib.pyplot", feature)
+
+
 def _save(figure: Any, path: str | Path, **options: Any) -> None:
     """Writes a picture, whole or not at all, and lets go of the figure."""
     content = io.BytesIO()
@@ -188,9 +194,7 @@ def plot_history(history: Sequence[Mapping[str, float]], path: str | Path, title
         path: file to write.
         title: over the picture.
     """
-    matplotlib = extras.load("matplotlib", "plot_history")
-    matplotlib.use("Agg")
-    pyplot = extras.load("matplotlib.pyplot", "plot_history")
+    pyplot = _pyplot("plot_history")
     epochs = [row["epoch"] for row in history]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
     left.plot(epochs, [row["train_loss"] for row in history], color="#d62728")
@@ -216,9 +220,7 @@ def plot_memory(
         path: file to write.
         title: over the picture.
     """
-    matplotlib = extras.load("matplotlib", "plot_memory")
-    matplotlib.use("Agg")
-    pyplot = extras.load("matplotlib.pyplot", "plot_memory")
+    pyplot = _pyplot("plot_memory")
     strategies = ("none", "inplace", "coshare", "both", "arena")
     figure, axes = pyplot.subplots(figsize=(2.5 + 2 * len(reports), 4))
     width = 0.8 / len(strategies)
@@ -260,9 +262,7 @@ def plot_utilisation(report: Mapping[str, Any], path: str | Path, title: str = "
     from .kvstore import utilisation
 
     processes = utilisation.from_json(report)
-    matplotlib = extras.load("matplotlib", "plot_utilisation")
-    matplotlib.use("Agg")
-    pyplot = extras.load("matplotlib.pyplot", "plot_utilisation")
+    pyplot = _pyplot("plot_utilisation")
     figure, axes = pyplot.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
     for axis, (name, unit, column, divisor) in zip(axes.flat, _PANELS, strict=True):
         for process, samples in processes.items():
@@ -293,9 +293,7 @@ def plot_scaling(
         lines: what is printed below.
         title: over the picture.
     """
-    matplotlib = extras.load("matplotlib", "plot_scaling")
-    matplotlib.use("Agg")
-    pyplot = extras.load("matplotlib.pyplot", "plot_scaling")
+    pyplot = _pyplot("plot_scaling")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2 + 0.16 * len(lines)))
     for label in dict.fromkeys(row.get("label", row["policy"]) for row in rows):
         own = [row for row in rows if row.get("label", row["policy"]) == label]
@@ -330,9 +328,7 @@ def draw_network(symbol: Symbol, shape: Mapping[str, tuple[int, ...]], stem: Pat
 
 def _draw_boxes(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """A column of boxes, one per layer, top to bottom."""
-    matplotlib = extras.load("matplotlib", "draw_network")
-    matplotlib.use("Agg")
-    pyplot = extras.load("matplotlib.pyplot", "draw_network")
+    pyplot = _pyplot("draw_network")
     figure, axes = pyplot.subplots(figsize=(5, 0.7 * len(rows) + 0.5))
     for number, row in enumerate(rows):
         settings = "  ".join(f"{k}={v}" for k, v in row["settings"].items())

@@ -89,6 +89,14 @@ def test_filling_the_markers():
         update.filled("nothing", "new")
 
 
+@pytest.mark.parametrize("content", [{"runs": []}, [{"share": 0.5}], [1.5], "rows"])
+def test_results_that_are_no_rows_are_named(content, tmp_path):
+    update = tool("update_tables")
+    (tmp_path / "overlap.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"\[update_tables\] expected .*overlap\.json"):
+        update.read_rows(tmp_path)
+
+
 def test_tables_are_those_of_the_results(monkeypatch):
     update = tool("update_tables")
     monkeypatch.setattr(sys, "argv", ["update_tables", "--check"])

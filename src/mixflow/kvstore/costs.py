@@ -176,12 +176,17 @@ def read(path: str | Path) -> dict[str, Any]:
     """A file of measured parameters.
 
     Raises:
-        FormatError: no JSON object, or not one of parameters.
+        FormatError: no JSON object, or one without costs, limit, workloads or check.
     """
     try:
         found = json.loads(Path(path).read_text())
         Costs.from_json(found["costs"])
-    except (ValueError, KeyError, TypeError) as error:
+        float(found["limit"])
+        for load in found["workloads"].values():
+            Workload("", float(load["seconds"]), tuple(load["sizes"]))
+        for row in found["check"]:
+            _ = row["policy"], row["workload"], int(row["workers"]), float(row["off"])
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"[simulate] expected measured parameters in {path}, got {error!r}"
         ) from None

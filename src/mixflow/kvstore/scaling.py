@@ -450,7 +450,7 @@ def build(scenario: Scenario, costs: Costs, seed: int) -> Cluster:
     world = TimedWorld(
         scenario.network,
         costs,
-        partial(_host_of, per_host, scenario.machines),
+        partial(_host_of, per_host),
         seed=seed,
         weight=scenario.servers / scenario.players,
         on_devices=scenario.on_devices,
@@ -462,7 +462,7 @@ def build(scenario: Scenario, costs: Costs, seed: int) -> Cluster:
     return made
 
 
-def _host_of(per_host: int, machines: int, name: str) -> int:
+def _host_of(per_host: int, name: str) -> int:
     """Host of a node: servers come after each other, workers `per_host` to a host."""
     if name.startswith("server"):
         return int(name.removeprefix("server"))

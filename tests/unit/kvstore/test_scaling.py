@@ -203,6 +203,8 @@ def test_nothing_large_is_shown_of_a_model_that_is_off(command):
     assert code == 0, "what was measured may be shown"
     code, text, _ = command(parameters(), "--policies", "dist_ssp")
     assert code == 1 and "measured jobs of 2 and 3 workers under 'dist_async'" in text.err
+    code, text, _ = command(parameters(), "--policies", "dist_ssp", "--machines", "1")
+    assert code == 0 and "two and three workers not measured" in text.out
 
 
 def test_mistakes_of_the_command_are_one_line(command, tmp_path):
@@ -211,6 +213,9 @@ def test_mistakes_of_the_command_are_one_line(command, tmp_path):
     assert "expected measured parameters" in command({"costs": 3})[1].err
     with pytest.raises(FormatError, match="expected measured parameters"):
         read(__file__)
+    for wrong in ({"limit": None}, {"workloads": {"w": {"seconds": 1}}}, {"check": [{"off": 0}]}):
+        text = command({**parameters(), **wrong})[1].err
+        assert "expected measured parameters" in text and "parameters.json" in text
     with pytest.raises(MixflowError):
         simulate.check({"check": [], "limit": 0.1}, "dist_sync")
 

@@ -1,12 +1,17 @@
-"""A worker, server or scheduler of MXNet's parameter server, as DMLC_ROLE says."""
+"""A worker of a job: `Module` with the job's store. Arguments: cell, folder, package.
 
+The package is mixflow or mxnet, whose interfaces are the same here. With MXNet it is a server or
+the scheduler as well, as DMLC_ROLE says: those stay in the import until the job ends.
+"""
+
+import importlib
 import sys
 
-import mxnet as mx  # a server or scheduler stays in this line until the job ends
 import numpy as np
 from tasks import HIDDEN, Cell, Watch, first_values, part_of
 
-STORES = {"sync": "dist_sync", "async": "dist_async"}
+mx = importlib.import_module(sys.argv[3])
+STORES = {"sync": "dist_sync", "async": "dist_async", "staleness 3": "dist_ssp"}
 
 
 def network(cell):
@@ -32,10 +37,10 @@ def main():
     cell, out = Cell.from_json(sys.argv[1]), sys.argv[2]
     store = mx.kv.create(STORES[cell.mode])
     made = batches(cell, store.rank)
-    module = mx.mod.Module(network(cell), label_names=["softmax_label"])
+    module = mx.mod.Module(network(cell))
     module.bind([("data", made[0].data[0].shape)], [("softmax_label", made[0].label[0].shape)])
     names = [n for n in module.symbol.list_arguments() if n.startswith("fc")]
-    values = dict(zip(names, first_values(cell)))  # noqa: B905 - as long as each other
+    values = dict(zip(names, first_values(cell), strict=True))
     module.init_params(arg_params={k: mx.nd.array(v) for k, v in values.items()})
     scale = 1.0 / (cell.size * (cell.workers if cell.mode == "sync" else 1))
     settings = {"learning_rate": cell.rate, "rescale_grad": scale}
