@@ -66,6 +66,11 @@ class KVStoreBase:
         """Number of workers."""
         return 1
 
+    @property
+    def part_index(self) -> int:
+        """Which of `num_workers` parts of the data this worker trains on."""
+        return self.rank
+
 
 class KVStore(KVStoreBase):
     """What every store has that `create` makes; each call stands for all of its keys.

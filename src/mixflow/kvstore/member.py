@@ -64,6 +64,7 @@ class Member(KVStore):
     """
 
     restored: dict[str, Any] | None = None
+    _part: int | None = None
 
     def __init__(
         self,
@@ -174,6 +175,12 @@ class Member(KVStore):
         return self._num_workers
 
     @property
+    def part_index(self) -> int:
+        """Which of `num_workers` parts of the data this worker trains on: that of its rank, and
+        for a worker that has joined a running job the one that the fewest others have."""
+        return self._rank % self._num_workers if self._part is None else self._part
+
+    @property
     def step(self) -> int:
         """Steps of this worker that are done, earlier lives included (see `step_done`)."""
         return self._pulse.step if self._pulse is not None else self.first_step
@@ -246,6 +253,7 @@ class Member(KVStore):
             merger if _merges(found, host) else None,
             bool(found["start"]["snapshot"]),
         )
+        made._part = int(found["share"])
         made._sampler = start_sampler(
             f"tcp://{uri}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
         )
