@@ -91,13 +91,18 @@ def _jobs(args: argparse.Namespace) -> None:
 def _status(args: argparse.Namespace) -> None:
     """``mixflow status``."""
     card = _card(args)
+    found = {k: card[k] for k in ("name", "state", "code", "said") if k in card}
+    found |= {"workers": [], "servers": []}
     if card["state"] == "running":
-        with Visitor(card) as visitor:
-            found = visitor.ask("status")
-        del found["number"]
-    else:
-        known = ("name", "state", "code", "said")
-        found = {k: card[k] for k in known if k in card} | {"workers": [], "servers": []}
+        try:
+            with Visitor(card) as visitor:
+                found = visitor.ask("status")
+        except MixflowError:
+            card = _card(args)  # it may have ended meanwhile
+            if card["state"] == "running":
+                raise
+            found["state"] = card["state"]
+        found.pop("number", None)
     found |= {k: card[k] for k in ("command", "folder") if k in card}
     if args.json:
         print(json.dumps(found, indent=1))

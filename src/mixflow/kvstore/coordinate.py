@@ -24,8 +24,7 @@ def main() -> int:
         code = run_job(
             args, options_of(args), args.name, linger=lambda _: time.sleep(LINGER_SECONDS)
         )
-    except MixflowError as error:
-        print(f"mixflow: {error}", file=sys.stderr)
+    except MixflowError:  # it stands in the log
         return 1
     return code if code >= 0 else 128 - code
 

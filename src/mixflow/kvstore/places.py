@@ -19,8 +19,8 @@ from ..extras import load
 
 #: Strategies of workers by the name that a user gives.
 STRATEGIES = {"pack": "PACK", "spread": "SPREAD"}
-#: What a bundle that reserves nothing asks for: Ray wants something.
-NEXT_TO_NOTHING = 0.001
+#: What a bundle asks for that reserves no CPU: Ray wants something (bytes of memory, as it counts).
+NEXT_TO_NOTHING = {"memory": 1 << 20}
 #: Seconds that a newcomer's place is waited for while its job goes on unwatched.
 NEWCOMER_SECONDS = 10.0
 
@@ -72,7 +72,7 @@ class Group:
     def __init__(self, what: str, count: int, cpus: float, strategy: str, deadline: float) -> None:
         self._ray = load("ray", "launch")
         util = load("ray.util", "launch")
-        bundles = [{"CPU": cpus or NEXT_TO_NOTHING}] * count
+        bundles = [{"CPU": cpus} if cpus else NEXT_TO_NOTHING] * count
         self._group = util.placement_group(bundles, strategy=strategy)
         if not self._group.wait(deadline):
             error = _no_room(what, count, cpus, deadline)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import MixflowError
 from ..extras import load
-from .places import NEXT_TO_NOTHING, Places, Room
+from .places import Places, Room
 from .spawner import LocalProcess, MemoryFolder, start_server, start_worker
 
 LOST = -9
@@ -238,7 +238,7 @@ class RaySpawner:
 
     def _worker(self, rank: int, command: Sequence[str], env: dict[str, str]) -> RayProcess:
         cpus, what = self._places.room.cpus_per_worker, f"worker{rank}"
-        actor = self._actor(self._holder, self._places.of_worker(rank), cpus or NEXT_TO_NOTHING)
+        actor = self._actor(self._holder, self._places.of_worker(rank), cpus)
         try:
             _, host = self._get(actor.address.remote(), what, cpus)
             started = actor.worker.remote(list(command), env, self._folder, bool(self.listen))

@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import MixflowError, ParamError, UnknownNameError
@@ -25,6 +27,7 @@ from .ray_cluster import connect
 from .running import options_of, run_job
 
 NAMESPACE = "mixflow"
+QUIET = {"log_to_driver": False, "logging_level": logging.WARNING}
 #: Seconds in which an actor answers.
 ANSWER_SECONDS = 60.0
 #: Seconds for which a job that has ended is remembered by its actor; one that was stopped: less.
@@ -75,7 +78,6 @@ class Coordinator:
             )
         except MixflowError as error:
             self._error = str(error)
-            print(f"mixflow: {error}", file=sys.stderr, flush=True)
         self._ready.set()
         time.sleep(STOPPED_SECONDS)  # whoever waits for the card gets the error
         load("ray", "launch").kill(self._me)
@@ -105,7 +107,7 @@ def start(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
             "[launch] expected the address of a Ray cluster that outlives this terminal, got "
             "'local'; leave --address out to detach on this host alone"
         )
-    ray = connect(task["address"], namespace=NAMESPACE, log_to_driver=False)
+    ray = connect(task["address"], namespace=NAMESPACE, **QUIET)
     here = ray.get_runtime_context().get_node_id()
     near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=True)
     kind = ray.remote(Coordinator).options(
@@ -118,8 +120,8 @@ def start(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
     )
     wait = ANSWER_SECONDS + 2 * float(task["deadline"])
     try:
-        actor = kind.remote(dict(task))
-        return _asked(ray, actor, wait)
+        card = _asked(ray, kind.remote(dict(task)), wait)
+        return {**card, "far": not Path(card["folder"], "job.json").exists()}
     except ValueError:
         raise ParamError(
             f"[launch] expected a name that no job of the cluster has, got '{name}'; "
@@ -141,7 +143,7 @@ def find(name: str, address: str) -> dict[str, Any]:
         card = registry.find(name)  # it is coordinated on this host, or was
         if card.get("address"):
             return card
-    ray = connect(address, namespace=NAMESPACE, log_to_driver=False)
+    ray = connect(address, namespace=NAMESPACE, **QUIET)
     try:
         actor = ray.get_actor(actor_name(name))
         return {"state": "running", **_asked(ray, actor, ANSWER_SECONDS)}

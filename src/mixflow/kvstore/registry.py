@@ -30,6 +30,8 @@ from ..files import file_error, lock, unlock, write_atomically
 
 #: Detached jobs that have ended and are still listed.
 KEPT = 20
+#: Seconds that a name is waited for whose job has just ended.
+ENDING_SECONDS = 5.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -85,12 +87,16 @@ class Claim:
         _forget_old(self.name)
 
     def _claim(self) -> IO[bytes]:
+        end = time.monotonic() + ENDING_SECONDS
         while True:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.chmod(self.folder, 0o700)
             file = open(self.folder / "lock", "ab")  # noqa: SIM115  # held until `end`
             if not lock(file):
                 file.close()
+                if "code" in _card(self.folder) and time.monotonic() < end:
+                    time.sleep(0.05)  # a job that is ending
+                    continue
                 raise ParamError(
                     f"[launch] expected a name that no running job has, got '{self.name}'; see "
                     "'mixflow jobs'"
@@ -138,14 +144,20 @@ def read(folder: Path) -> dict[str, Any]:
         FormatError: no card.
     """
     held = is_held(folder)  # before the card is read, which says at the end how it went
-    try:
-        card = json.loads((folder / "job.json").read_bytes())
-        if not isinstance(card["name"], str) or not isinstance(card["desk"], str):
-            raise TypeError("no job")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise FormatError(f"[jobs] expected a job in {folder}, got {error!r}") from None
+    card = _card(folder)
+    if not all(isinstance(card.get(key), str) for key in ("name", "desk", "token")):
+        raise FormatError(f"[jobs] expected a job in {folder}, got none")
     state = "ended" if "code" in card else "running" if held else "lost"
     return {**card, "state": state, "folder": str(folder)}
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """What stands in a folder's card; nothing where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        card = json.loads((folder / "job.json").read_bytes())
+        if isinstance(card, dict):
+            return card
+    return {}
 
 
 def known() -> list[dict[str, Any]]:

@@ -75,6 +75,8 @@ def _run(
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         result = (130, "interrupted") if interrupted else (1, str(error))
+        if args.detach:
+            print(f"mixflow: {error}", file=sys.stderr, flush=True)
         raise
     finally:
         _write_reports(args, job, claim)
