@@ -91,7 +91,8 @@ def _jobs(args: argparse.Namespace) -> None:
 def _status(args: argparse.Namespace) -> None:
     """``mixflow status``."""
     card = _card(args)
-    found = {k: card[k] for k in ("name", "state", "code", "said") if k in card}
+    ended = ("name", "state", "code", "said")
+    found: dict[str, Any] = {key: card[key] for key in ended if key in card}
     found |= {"workers": [], "servers": []}
     if card["state"] == "running":
         try:

@@ -418,7 +418,9 @@ class Module(BaseModule):
             stores.fill(store, weights, self._optimizer, self._updater)
         return store
 
-    def _go_on(self, train_data: DataIter, begin_epoch: int, num_epoch: int) -> tuple[int, bool]:
+    def _go_on(
+        self, train_data: DataIter, begin_epoch: int, num_epoch: int
+    ) -> tuple[int, int | None]:
         """See `BaseModule`: where this worker was before it was started again."""
         return stores.go_on(self._kvstore, self, train_data, begin_epoch, num_epoch)
 

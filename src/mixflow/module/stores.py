@@ -41,44 +41,55 @@ def parts_per_update(store: Any) -> int:
 
 def go_on(
     store: Any, module: Any, data: DataIter, begin_epoch: int, num_epoch: int
-) -> tuple[int, bool]:
+) -> tuple[int, int | None]:
     """Brings the data to where this worker was before it was started again, and takes back what it
     had saved in the job's snapshot.
 
     Returns:
-        The epoch to begin with, and whether it was under way.
+        The epoch to begin with, and its batches that are done; None: it was not under way.
     """
     if not _of_a_job(store) or not store.steps_to_skip:
-        return begin_epoch, False
-    epoch, saved = begin_epoch, store.restored
+        return begin_epoch, None
+    place, saved = (begin_epoch, 0), store.restored
     if saved is not None and "epoch" in saved:
         store.restored = None  # for this call of `fit` only
         if saved["data"] is not None:
             data.load_state_dict(saved["data"])  # type: ignore[attr-defined]  # as it was saved
-            epoch = int(saved["epoch"])
+            place = int(saved["epoch"]), int(saved["batch"])
             store.steps_to_skip -= int(saved["step"])
         else:
             left = store.steps_to_skip - int(saved["step"])
             store.steps_to_skip = int(saved["step"])
-            epoch = _skip(store, data, epoch, num_epoch)
+            place = _skip(store, data, place, num_epoch)
             store.steps_to_skip += left
         if saved["arrays"]:
             module.set_params(module.get_params()[0], saved["arrays"])
         random.set_state(saved["random"])
-    return _skip(store, data, epoch, num_epoch), True
+    return _skip(store, data, place, num_epoch)
 
 
-def _skip(store: DistKVStore, data: DataIter, epoch: int, num_epoch: int) -> int:
+def _skip(
+    store: DistKVStore, data: DataIter, place: tuple[int, int], num_epoch: int
+) -> tuple[int, int]:
     """Lets data go by, as it did before: the batches that the store has to skip, up to the end of
-    this call of `fit`. Returns the epoch that it comes to."""
+    this call of `fit`.
+
+    Args:
+        place: epoch and batches of it that are done.
+
+    Returns:
+        The place that it comes to.
+    """
+    epoch, done = place
     while store.steps_to_skip > 0 and epoch < num_epoch:
         try:
             next(data)
             store.steps_to_skip -= 1
+            done += 1
         except StopIteration:
             data.reset()
-            epoch += 1
-    return epoch
+            epoch, done = epoch + 1, 0
+    return epoch, done
 
 
 def step_done(store: Any, module: Any, data: DataIter, epoch: int, batches: int) -> bool:
