@@ -93,6 +93,11 @@ class Books:
         else:
             self.commit(key, slot)
 
+    def commit_progress(self, key: str, slot: Slot) -> None:
+        """`commit` of a slice of which only the progress has changed: the version is the same."""
+        if key not in self._uncommitted:
+            self._keep(key, slot)
+
     def commit_roster(self) -> None:
         """Makes membership, settings and directory the durable ones."""
         self.ledger.commit_roster(self._shard.roster())

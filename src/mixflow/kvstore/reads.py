@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -22,6 +23,8 @@ class Reads:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._early: dict[str, list[Reader]] = {}
+        #: When readers that are held are let go, and of which slice: a heap.
+        self._holds: list[tuple[float, str]] = []
 
     def pull(self, message: Pull, now: float) -> list[str]:
         """Takes a read; returns the slices of it that are there."""
@@ -29,8 +32,10 @@ class Reads:
         for key, clock in message.clocks.items():
             rows = message.rows.get(key)
             reader = Reader(message.sender, message.number, message.worker, clock, now, rows)
-            slot = slots.get(key)
-            add_reader(slot.readers if slot else self._early.setdefault(key, []), reader)
+            if key in slots:
+                self._add(key, reader)
+            else:
+                add_reader(self._early.setdefault(key, []), reader)
         return [key for key in message.clocks if key in slots]
 
     def park(self, message: Message, parts: Mapping[str, tuple[Part, ...]], now: float) -> None:
@@ -38,19 +43,36 @@ class Reads:
         for key, pushed in parts.items():
             worker, step = pushed[-1]
             reader = Reader(message.sender, message.number, worker, step + 1, now)
-            add_reader(self._books.slots[key].readers, reader)
+            self._add(key, reader)
+
+    def _add(self, key: str, reader: Reader) -> None:
+        slot = self._books.slots[key]
+        reader.after, reader.until = slot.lateness.hold(reader.worker)
+        if add_reader(slot.readers, reader) and reader.after > slot.progress.version:
+            heapq.heappush(self._holds, (reader.until, key))
 
     def initialised(self, key: str, slot: Slot) -> None:
         """A slice is there: who waited for that waits for its version now."""
         slot.readers = self._early.pop(key, [])
 
-    def serve(self, keys: Iterable[str]) -> None:
+    def next_release(self) -> float | None:
+        """When `release` has something to do, or None."""
+        return self._holds[0][0] if self._holds else None
+
+    def release(self, now: float) -> None:
+        """Lets go of readers that were held for long enough."""
+        keys = set()
+        while self._holds and self._holds[0][0] <= now:
+            keys.add(heapq.heappop(self._holds)[1])
+        self.serve(sorted(keys), now)
+
+    def serve(self, keys: Iterable[str], now: float) -> None:
         """Answers the reads of slices that have become possible: one message per request,
         whatever the number of its slices."""
         ready: dict[tuple[str, int], dict[str, Array | None]] = {}
         for key in keys:
             slot = self._books.slots[key]
-            for reader in [r for r in slot.readers if self._may_read(slot, r)]:
+            for reader in [r for r in slot.readers if self._may_read(slot, r, now)]:
                 slot.readers.remove(reader)
                 ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), found in ready.items():
@@ -67,7 +89,9 @@ class Reads:
         versions = {key: books.slots[key].progress.version for key in found}
         books.send(sender, Values(books.name, number, values, versions, books.incarnation))
 
-    def _may_read(self, slot: Slot, reader: Reader) -> bool:
+    def _may_read(self, slot: Slot, reader: Reader, now: float) -> bool:
+        if slot.progress.version < reader.after and now < reader.until:
+            return False
         members = self._books.members
         return slot.policy.may_read(slot.progress, members, reader.worker, reader.clock)
 

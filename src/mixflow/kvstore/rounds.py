@@ -61,8 +61,7 @@ class Rounds:
             elif self._open(key, gradient.parts, message):
                 continue
             else:
-                late = self._verdicts(key, gradient.parts).count(Verdict.STALE)
-                self._books.slots[key].progress.stale += late
+                self._drop_late(key, gradient.parts, verdicts, now)
             done.append(key)
         self._books.confirm(message.sender, message.number, done)
         if refused:
@@ -70,7 +69,7 @@ class Rounds:
         parts = {key: g.parts for key, g in message.gradients.items() if key not in refused}
         if message.pull:
             self._reads.park(message, parts, now)
-        self.settle(message.gradients)
+        self.settle(message.gradients, now)
         if not (self.prompt() and self._all_confirmed(message)):
             books = self._books
             self._send(message, Received(books.name, message.number, books.incarnation))
@@ -88,9 +87,11 @@ class Rounds:
         """Tells again what became of a push, or that it must be sent again."""
         unknown, done = [], []
         for key, parts in message.parts.items():
-            if key not in self._books.slots or Verdict.NEW in self._verdicts(key, parts):
+            verdicts = self._verdicts(key, parts) if key in self._books.slots else [Verdict.NEW]
+            if Verdict.NEW in verdicts:
                 unknown.append(key)
             elif not self._open(key, parts, message):
+                self._drop_late(key, parts, verdicts, now)
                 done.append(key)
         books = self._books
         self._send(message, arrival(message, books.name, unknown, books.incarnation))
@@ -98,7 +99,7 @@ class Rounds:
         known = {key: parts for key, parts in message.parts.items() if key not in unknown}
         if message.pull:
             self._reads.park(message, known, now)
-        self.settle(known)
+        self.settle(known, now)
 
     def _checked(self, key: str, gradient: Gradient) -> Any:
         """The gradient's values, if they fit the slice; nothing has been changed yet."""
@@ -130,6 +131,19 @@ class Rounds:
                 return True
         return False
 
+    def _drop_late(
+        self, key: str, parts: Iterable[Part], verdicts: Iterable[Verdict], now: float
+    ) -> None:
+        """Counts the parts that came too late; that is durable before it is confirmed."""
+        slot = self._books.slots[key]
+        paired = zip(parts, verdicts, strict=True)
+        late = [part for part, verdict in paired if verdict is Verdict.STALE]
+        for part in late:
+            slot.progress.drop(part)
+            slot.lateness.missed(part.worker, slot.progress.version, now)
+        if late:
+            self._books.commit_progress(key, slot)
+
     def _take(self, key: str, parts: tuple[Part, ...], values: Any, message: Push) -> bool:
         """Takes new parts; True when they are applied and durable at once."""
         books, slot = self._books, self._books.slots[key]
@@ -146,6 +160,9 @@ class Rounds:
             )
         step = steps.pop()
         slot.policy.admit(slot.progress, parts, books.members)
+        if slot.policy.drops:
+            for part in parts:
+                slot.lateness.counted(part.worker)
         slot.sums.setdefault(step, Sum(wide(slot.value.dtype))).add(values)
         self._await(slot, step, message)
         return False
@@ -156,26 +173,27 @@ class Rounds:
         if (message.sender, message.number) not in waiting:
             waiting.append((message.sender, message.number))
 
-    def settle(self, keys: Iterable[str]) -> None:
+    def settle(self, keys: Iterable[str], now: float) -> None:
         """Closes the rounds that are complete, and answers what waited for that."""
         keys = list(keys)
         confirmed: dict[tuple[str, int], list[str]] = {}
         for key in keys:
             slot = self._books.slots[key]
             while slot.policy.complete(slot.progress, self._books.members):
-                for request in self._close(key, slot):
+                for request in self._close(key, slot, now):
                     confirmed.setdefault(request, []).append(key)
         for (sender, number), done in confirmed.items():
             self._books.confirm(sender, number, done)
-        self._reads.serve(keys)
+        self._reads.serve(keys, now)
 
-    def _close(self, key: str, slot: Slot) -> list[tuple[str, int]]:
+    def _close(self, key: str, slot: Slot, now: float) -> list[tuple[str, int]]:
         """Applies a complete round; returns the pushes that it held."""
         step = slot.progress.version
         merged = slot.sums.pop(step, None)
         if merged is not None:
             self._update(key, slot, merged, len(slot.progress.rounds[step]))
         slot.policy.close(slot.progress)
+        slot.lateness.closed(now)
         self._books.commit_soon(key, slot)
         return slot.pushes.pop(step, [])
 

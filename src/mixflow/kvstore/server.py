@@ -94,7 +94,7 @@ class Shard:
         return {
             Push: rounds.push,
             Query: rounds.query,
-            Pull: lambda message, now: rounds.settle(self._reads.pull(message, now)),
+            Pull: lambda message, now: rounds.settle(self._reads.pull(message, now), now),
             Join: self._join,
             Leave: self._leave,
             Enter: self._membership.enter,
@@ -182,15 +182,15 @@ class Shard:
 
     def _init(self, message: Init, now: float) -> None:
         self._catalog.init(message)
-        self.rounds.settle(message.values)
+        self.rounds.settle(message.values, now)
 
     def _join(self, message: Join, now: float) -> None:
         self._membership.join(message)
-        self.rounds.settle(self.slots)
+        self.rounds.settle(self.slots, now)
 
     def _leave(self, message: Leave, now: float) -> None:
         self._membership.leave(message)
-        self.rounds.settle(self.slots)
+        self.rounds.settle(self.slots, now)
 
     def finish(self) -> Outgoing:
         """Commits the big slices whose rounds were closed, and gives the confirmations."""
@@ -204,6 +204,7 @@ class Shard:
         while self.capture.wanted:
             number = self.capture.wanted.popleft()
             self.capture.mark(number, self)
+        self._reads.release(now)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
             for reader in [r for r in waiting if now - r.since > self.deadline]:
@@ -215,13 +216,18 @@ class Shard:
                     books.send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
             self._membership.drop(lost)
-            self.rounds.settle(self.slots)
+            self.rounds.settle(self.slots, now)
         return books.out
 
     def next_deadline(self) -> float | None:
         """Time at which `tick` has something to do, or None."""
         since = [reader.since for _, waiting, _ in self._waits() for reader in waiting]
-        return min(since) + self.deadline if since else None
+        times = [min(since) + self.deadline if since else None, self.next_release()]
+        return min((time for time in times if time is not None), default=None)
+
+    def next_release(self) -> float | None:
+        """The part of `next_deadline` that may come nearer."""
+        return self._reads.next_release()
 
     def _waits(self) -> Iterable[Wait]:
         yield from self._reads.waits()
