@@ -18,8 +18,8 @@ how much of it is waiting for the other worker, whose gradients are not there ye
 
 Workers, server and links share the machine's cores, so that part of what is called not hidden is
 processor time that communication takes from computing; it is reported per step (`server_cpu`, and
-`worker_cpu`: both - compute). Writes benchmarks/results/overlap/rows.json, where rows of other nets,
-links and shares stay.
+`worker_cpu`: both - compute). Writes benchmarks/results/overlap/rows.json, where rows of other
+nets, links and shares stay.
 """
 
 from __future__ import annotations

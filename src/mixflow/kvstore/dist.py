@@ -191,7 +191,9 @@ class DistKVStore(Member):
             found.append((k, known, self._merge(k, as_arrays(v), known), outs))
         sizes = [known.nbytes for _, known, _, _ in found]
         near = all(map(self._link.near, self._servers))
-        for number, group in enumerate(in_groups(found, sizes, first=None if near else FIRST_BYTES)):
+        for number, group in enumerate(
+            in_groups(found, sizes, first=None if near else FIRST_BYTES)
+        ):
             self._exchange(group, priority - number)
 
     def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:

@@ -108,6 +108,8 @@ class Shard:
         self._barriers: dict[int, int] = {}
         self._entered: list[Reader] = []
         self._early: dict[str, list[Reader]] = {}
+        #: Slices with readers, and some that have none any more.
+        self._awaited: dict[str, None] = {}
         self.directory = directory
         self._decode = decode
         #: Copies slices for snapshots.
@@ -246,8 +248,12 @@ class Shard:
 
     def _waits(self) -> Iterable[tuple[str, list[Reader], Callable[[Reader], frozenset[int]]]]:
         """Everything that is waited for: in words, by whom, and whom each waits for."""
-        for key, slot in self.slots.items():
-            yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
+        for key in list(self._awaited):
+            slot = self.slots[key]
+            if slot.readers:
+                yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
+            else:
+                del self._awaited[key]
         for key, readers in self._early.items():
             yield f"'{key}' to be initialised", readers, lambda reader: frozenset({0})
         yield "all workers at a barrier", self._entered, self._absent
@@ -296,6 +302,7 @@ class Shard:
                 slot = Slot(copied(self.arena, value), *self._rules.of(key))
                 slot.readers = self._early.pop(key, [])
                 self.slots[key] = slot
+                self._awaited[key] = None
                 self._commit(key, slot)
             elif self.slots[key].value.size != value.size:
                 raise MixflowError(
@@ -420,6 +427,7 @@ class Shard:
             worker, step = pushed[-1]
             reader = Reader(message.sender, message.number, worker, step + 1, now)
             add_reader(self.slots[key].readers, reader)
+            self._awaited[key] = None
 
     def _pull(self, message: Pull, now: float) -> None:
         for key, clock in message.clocks.items():
@@ -427,6 +435,8 @@ class Shard:
             reader = Reader(message.sender, message.number, message.worker, clock, now, rows)
             slot = self.slots.get(key)
             add_reader(slot.readers if slot else self._early.setdefault(key, []), reader)
+            if slot:
+                self._awaited[key] = None
         self._settle(filter(self.slots.__contains__, message.clocks), now)
 
     def _join(self, message: Join, now: float) -> None:
