@@ -17,15 +17,17 @@ during which something was computed, the pause between the backward pass and the
 how much of it is waiting for the other worker, whose gradients are not there yet.
 
 Workers, server and links share the machine's cores, so that part of what is called not hidden is
-processor time that communication takes from computing; it is reported per step (`server_cpu`, and
-`worker_cpu`: both - compute). Writes benchmarks/results/overlap/rows.json, where rows of other
-nets, links and shares stay.
+processor time that communication takes from computing; it is reported per step (`server_cpu` and
+`worker_cpu`: both - compute). A job on links without a limit shows what that costs
+(`unlimited_cost`: both - compute there); `hidden_of_link` leaves it out. Writes
+benchmarks/results/overlap/rows.json, where rows of other nets, links and shares stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -49,7 +51,11 @@ TOLERANCE, TRIES = 0.06, 4
 TRIAL_ROUNDS = 3
 #: Tasks that take longer are the passes of the net.
 STEP_NS = 5e6
+#: Bytes per second of a link that takes no time.
+NO_LIMIT = 5e9
 Span = Sequence[int]
+#: What the workers of one job have written.
+Workers = Sequence[dict[str, Any]]
 
 
 def union(spans: Iterable[Span]) -> list[list[int]]:
@@ -75,17 +81,16 @@ def passes(trace: dict[str, Any]) -> list[Span]:
     return [span for span in trace["computing"] if span[1] - span[0] >= STEP_NS]
 
 
-def pauses(traces: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """Medians over steps and workers, in seconds: from the end of a backward pass to the next step,
-    and how much of it passes until the last worker is at the end of its own."""
-    ends = [[end for _, end in passes(trace)] for trace in traces]
+def pauses(traces: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Of each step of some workers, in seconds: how long they pause from the end of the backward
+    pass to the next step, and how much of it they wait for the last one's backward pass, both as
+    means over the workers."""
     found, late = [], []
-    for trace, own in zip(traces, ends, strict=True):
-        begins = [begin for begin, _ in passes(trace)]
-        for step, (end, begin) in enumerate(zip(own, begins[1:], strict=False)):
-            found.append((begin - end) / 1e9)
-            late.append((max(each[step] for each in ends) - end) / 1e9)
-    return statistics.median(found), statistics.mean(late)
+    for own in zip(*(itertools.pairwise(passes(trace)) for trace in traces), strict=False):
+        ends = [this[1] for this, _ in own]
+        found.append(statistics.mean(after[0] - this[1] for this, after in own) / 1e9)
+        late.append((max(ends) - statistics.mean(ends)) / 1e9)
+    return found, late
 
 
 def profile(traces: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[dict[str, float]]:
@@ -106,20 +111,21 @@ def profile(traces: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[dict
     return sorted(rows, key=lambda row: row["ready_ms"])
 
 
-def seconds_of(workers: Sequence[dict[str, Any]], kind: str) -> list[float]:
+def seconds_of(jobs: Sequence[Workers], kind: str) -> list[float]:
     """Seconds per step of each round's block: those of the slower worker."""
-    per_worker = [[one[kind][0] for one in worker["rounds"]] for worker in workers]
-    return [max(column) for column in zip(*per_worker, strict=True)]
+    rounds = [one for workers in jobs for one in zip(*(w["rounds"] for w in workers), strict=True)]
+    return [max(worker[kind][0] for worker in one) for one in rounds]
 
 
-def processor_of(workers: Sequence[dict[str, Any]], kind: str, which: int) -> float:
+def processor_of(jobs: Sequence[Workers], kind: str, which: int) -> float:
     """Median processor seconds per step: of a worker (1), of the servers (2)."""
+    workers = [worker for each in jobs for worker in each]
     return statistics.median(one[kind][which] for worker in workers for one in worker["rounds"])
 
 
-def figures(workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a job's workers have measured, as one row."""
-    blocks = {k: seconds_of(workers, k) for k in workers[0]["rounds"][0]}
+def figures(jobs: Sequence[Workers]) -> dict[str, Any]:
+    """What the workers of some equal jobs have measured, as one row."""
+    blocks = {k: seconds_of(jobs, k) for k in jobs[0][0]["rounds"][0]}
     row: dict[str, Any] = {kind: statistics.median(seconds) for kind, seconds in blocks.items()}
     row["backward"] = row["compute"] - row["forward"]
     row["share"] = row["alone"] / row["backward"]
@@ -129,17 +135,28 @@ def figures(workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     row["hidden_quartiles"] = statistics.quantiles(each, n=4) if len(each) > 1 else each * 3
     for kind, seconds in blocks.items():
         row[f"{kind}_rounds"] = [round(s, 5) for s in seconds]
-    row["server_cpu"] = processor_of(workers, "both", 2)
-    row["worker_cpu"] = processor_of(workers, "both", 1) - processor_of(workers, "compute", 1)
-    traces = [worker["trace"] for worker in workers]
-    row["hidden_by_trace"] = statistics.mean(
-        covered(trace["exchanges"], trace["computing"]) for trace in traces
+    row["server_cpu"] = processor_of(jobs, "both", 2) - processor_of(jobs, "compute", 2)
+    row["worker_cpu"] = processor_of(jobs, "both", 1) - processor_of(jobs, "compute", 1)
+    return row | traced(jobs, row["alone"])
+
+
+def traced(jobs: Sequence[Workers], alone: float) -> dict[str, Any]:
+    """What the traces of the jobs say."""
+    traces = [worker["trace"] for workers in jobs for worker in workers]
+    found = [pauses([worker["trace"] for worker in workers]) for workers in jobs]
+    pause, late = (
+        statistics.median(s for one in column for s in one) for column in zip(*found, strict=True)
     )
-    row["pause"], row["straggler"] = pauses(traces)
-    row["hidden_by_pause"] = 1 - row["pause"] / row["alone"]
-    row["messages"] = profile(traces, workers[0]["sizes"])
-    row["bytes"] = sum(workers[0]["sizes"])
-    return row
+    by_trace = statistics.mean(covered(one["exchanges"], one["computing"]) for one in traces)
+    sizes = jobs[0][0]["sizes"]
+    return {
+        "hidden_by_trace": by_trace,
+        "pause": pause,
+        "straggler": late,
+        "hidden_by_pause": 1 - pause / alone,
+        "messages": profile(traces, sizes),
+        "bytes": sum(sizes),
+    }
 
 
 @contextlib.contextmanager
@@ -169,15 +186,20 @@ def job(task: dict[str, Any]) -> None:
             raise SystemExit("a worker failed")
 
 
-def measured(args: argparse.Namespace, rate: float, rounds: int) -> dict[str, Any]:
-    """Figures of a job at a rate, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        names = ("depth", "batch", "links", "servers", "steps", "traced")
-        task = {name: getattr(args, name) for name in names}
-        task |= {"rate": rate, "rounds": rounds, "out": os.path.join(folder, "worker")}
-        command = [*shlex.split(args.under), sys.executable, __file__, "--job", json.dumps(task)]
-        subprocess.run(command, check=True)
-        found = [json.loads(Path(f"{task['out']}{rank}").read_text()) for rank in range(WORKERS)]
+def measured(args: argparse.Namespace, rate: float, rounds: int, jobs: int = 1) -> dict[str, Any]:
+    """Figures of some jobs at a rate, each in a process of its own."""
+    found = []
+    for _ in range(jobs):
+        with tempfile.TemporaryDirectory() as folder:
+            names = ("depth", "batch", "links", "servers", "steps", "traced")
+            task = {name: getattr(args, name) for name in names}
+            task |= {"rate": rate, "rounds": rounds, "out": os.path.join(folder, "worker")}
+            under = shlex.split(args.under)
+            subprocess.run(
+                [*under, sys.executable, __file__, "--job", json.dumps(task)], check=True
+            )
+            files = [Path(f"{task['out']}{rank}") for rank in range(WORKERS)]
+            found.append([json.loads(file.read_text()) for file in files])
     return figures(found)
 
 
@@ -201,7 +223,8 @@ def described(row: dict[str, Any]) -> str:
         f"{1e3 * row['alone']:.1f} ms = {row['share']:.2f} of the backward pass "
         f"({1e3 * row['backward']:.0f} ms); step {1e3 * row['both']:.1f} ms, computing alone "
         f"{1e3 * row['compute']:.1f}: {100 * row['hidden']:.0f} % hidden (quartiles "
-        f"{100 * low:.0f} to {100 * high:.0f}); by the trace {100 * row['hidden_by_trace']:.0f} % "
+        f"{100 * low:.0f} to {100 * high:.0f}), {100 * row['hidden_of_link']:.0f} % of what a link "
+        f"without a limit leaves; by the trace {100 * row['hidden_by_trace']:.0f} % "
         f"covered, pause {1e3 * row['pause']:.1f} ms ({100 * row['hidden_by_pause']:.0f} %), of "
         f"which waiting for the other worker {1e3 * row['straggler']:.1f}; processor time per "
         f"step: server {1e3 * row['server_cpu']:.1f}, worker {1e3 * row['worker_cpu']:.1f} ms"
@@ -227,6 +250,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.25, 0.5, 1.0])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2, help="jobs per share, of so many rounds")
     parser.add_argument("--steps", type=int, default=3, help="steps per block")
     parser.add_argument("--traced", type=int, default=10, help="steps that are traced")
     parser.add_argument("--under", default="", help="command to run each job under")
@@ -240,12 +264,17 @@ def main() -> None:
     args = options()
     if args.job:
         return job(args.job)
+    net = {"net": f"resnet{args.depth} CIFAR", "batch": args.batch, "links": args.links}
+    free = measured(args, NO_LIMIT, args.rounds)
+    cost = free["both"] - free["compute"]
+    print(f"  without a limit a step takes {1e3 * cost:.1f} ms more than computing", flush=True)
     rate = args.rate or FIRST_RATE
     for share in sorted(args.shares, reverse=True):
         rate = args.rate or rate_for(args, share, rate)
-        row = {"net": f"resnet{args.depth} CIFAR", "batch": args.batch, "links": args.links}
-        row |= {"wanted_share": share, "rate_bytes_per_s": rate, "servers": args.servers}
-        row |= {**measured(args, rate, args.rounds), **benchmarks.facts(1)}
+        row = {**net, "wanted_share": share, "rate_bytes_per_s": rate, "servers": args.servers}
+        row |= {**measured(args, rate, args.rounds, args.jobs), **benchmarks.facts(1)}
+        row["unlimited_cost"] = cost
+        row["hidden_of_link"] = row["hidden"] + cost / row["alone"]
         print(described(row), flush=True)
         keep(row)
     return None
