@@ -54,8 +54,8 @@ HEALTH = {
 class Ended:
     """A run that is over.
 
-    `seconds` are those of a `Clock`; `curve` has each step's loss (mean over the workers) of the timeline that survived; `wrong`
-    says what must not have happened.
+    `seconds` are those of a `Clock`; `curve` has each step's loss (mean over the workers) of the
+    timeline that survived; `wrong` says what must not have happened.
     """
 
     seconds: float

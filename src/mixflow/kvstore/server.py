@@ -102,6 +102,8 @@ class Shard:
         # before the slow starters have joined.
         self.members: dict[int, Member] = {w: Member() for w in range(workers)}
         self.slots: dict[str, Slot] = {}
+        #: Workers that were not waited for any more, until they join again.
+        self._given_up: set[int] = set()
         self._epochs: dict[int, int] = {}
         self._configured: dict[str, int] = {}
         self._settings: list[tuple[str, dict[str, Any]]] = []
@@ -143,6 +145,7 @@ class Shard:
             self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
             self._configured = dict(roster["configured"])
             self._barriers = {int(w): int(count) for w, count in roster["barriers"]}
+            self._given_up = {int(w) for w in roster.get("given_up", ())}
             for setting, value in roster["settings"]:
                 self._set(str(setting), value)
             if self.directory is not None:
@@ -182,6 +185,7 @@ class Shard:
             "epochs": sorted(self._epochs.items()),
             "configured": sorted(self._configured.items()),
             "barriers": sorted(self._barriers.items()),
+            "given_up": sorted(self._given_up),
             "settings": list(self._settings),
             "directory": self.directory.to_json() if self.directory else None,
         }
@@ -235,6 +239,7 @@ class Shard:
                     waiting.remove(reader)
                     self._send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
+            self._given_up |= lost
             self._drop(lost)
             self._settle(self.slots, now)
         return self._out
@@ -307,6 +312,7 @@ class Shard:
 
     def _push(self, message: Push, now: float) -> None:
         arrays = {key: self._checked(key, g) for key, g in message.gradients.items()}
+        self._check_pushers(message.gradients.values())
         done, refused = [], {}
         for key, gradient in message.gradients.items():
             verdicts = self._verdicts(key, gradient.parts)
@@ -364,6 +370,19 @@ class Shard:
         if not gradient.parts:
             raise MixflowError(f"[kvstore server {self.name}] expected parts for '{key}', got none")
         return values if isinstance(values, RowGradient) else values.reshape(-1)
+
+    def _check_pushers(self, gradients: Iterable[Gradient]) -> None:
+        """A worker that was given up and is back must join first: the rounds of its steps are
+        closed, and it would take what it pushes for counted."""
+        if not self._given_up:
+            return
+        found = {part.worker for gradient in gradients for part in gradient.parts}
+        if found <= self._given_up:
+            raise MixflowError(
+                f"[kvstore server {self.name}] expected a push of a worker that takes part, got "
+                f"one of worker {', '.join(map(str, sorted(found)))}, which was given up after "
+                f"{self.deadline:g} s; start it again to go on with the others"
+            )
 
     def _verdicts(self, key: str, parts: Iterable[Part]) -> list[Verdict]:
         slot = self.slots[key]
@@ -432,6 +451,7 @@ class Shard:
     def _join(self, message: Join, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
             self.members[message.worker] = Member(message.first)
+            self._given_up.discard(message.worker)
             for slot in self.slots.values():
                 slot.progress.join(message.worker, message.first)
             self._commit_roster()
