@@ -228,7 +228,7 @@ def test_what_the_cluster_lacks_is_said_in_time(cluster, tmp_path):
     ]
     for room, text in cases:
         began = time.monotonic()
-        with pytest.raises(MixflowError, match="expected room for .* within 1 s, got ") as error:
+        with pytest.raises(MixflowError, match=r"expected room for .* within 1 s, got ") as error:
             job(tmp_path, room=room).run()
         assert text in str(error.value)
         assert time.monotonic() - began < 60
@@ -342,5 +342,5 @@ def test_partitions_are_computed_by_actors_and_lost_ones_again(cluster, tmp_path
         assert iterator.counts.replaced == 1
         Path(names["data"]).unlink()
         number = iterator.pool.submit(Partition({**source, "scale": 2}, 0, 4))
-        with pytest.raises(MixflowError, match="4 computations failed; the last: .*data.npy"):
+        with pytest.raises(MixflowError, match=r"4 computations failed; the last: .*data.npy"):
             iterator.pool.take(number)

@@ -25,6 +25,10 @@ class Message:
     number: int
 
 
+#: Messages to be sent, each with the name of whom it is for.
+Outgoing = list[tuple[str, Message]]
+
+
 @dataclass(slots=True)
 class Place(Message):
     """Asks the first server where keys live: by key, elements, dtype and bytes per element, and

@@ -428,6 +428,10 @@ class ReplicatedShard:
         times = [self._shard.next_deadline(), self.replicator.next_time()]
         return min((t for t in times if t is not None), default=None)
 
+    def next_release(self) -> float | None:
+        """See `Shard`."""
+        return self._shard.next_release() if self._shard is not None else None
+
     # -- taking the place of a lost shard
 
     def _ask(self, now: float) -> Outgoing:
