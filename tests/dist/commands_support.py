@@ -54,16 +54,6 @@ def until(what, seconds=60, pause=0.05):
     return found
 
 
-def marked(mark):
-    """The live processes that have an environment name (or a value) of a test."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if mark in process.environ().values() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
 def gone(pids):
     """Whether processes have ended."""
     for pid in pids:

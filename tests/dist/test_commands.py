@@ -5,16 +5,14 @@ import os
 import random
 import signal
 import sys
-import time
-import uuid
 
 import pytest
+import survivors
 from commands_support import (
     counted,
     enough,
     gone,
     last_values,
-    marked,
     mixflow,
     start,
     status,
@@ -29,19 +27,13 @@ COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
 @pytest.fixture(autouse=True)
-def mark(tmp_path, monkeypatch):
-    """Jobs of this test alone; none of their processes is left."""
-    made = uuid.uuid4().hex
-    monkeypatch.setenv("MIXFLOW_TEST_MARK", made)
+def jobs_of_this_test(tmp_path, monkeypatch):
+    """No other jobs are seen, and none of its processes is left."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield made
-    left = []
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
-        if not (left := [p for p in marked(made) if p.pid != os.getpid()]):
-            break
-        time.sleep(0.1)
-    for process in left:
+    before = survivors.marked()
+    yield
+    left = survivors.left_behind(before)
+    for process in survivors.marked() - before:
         process.kill()
     assert not left
 
@@ -107,15 +99,15 @@ def test_a_job_is_stopped_and_its_name_is_free_again(tmp_path):
 
 def test_a_killed_coordinator_takes_all_with_it_and_the_job_goes_on(tmp_path):
     saved = ["--snapshot-folder", tmp_path / "snapshots", "--snapshot-every", "5"]
-    launched(tmp_path, 120, 0.03, more=saved)
+    launched(tmp_path, 400, 0.02, more=saved)
     progressed(tmp_path, 30)
     assert "running" in mixflow("jobs")
     os.kill(registry.find("one")["pid"], signal.SIGKILL)
     until(lambda: status("one")["state"] == "lost")
     assert "lost its coordinator" in mixflow("scale", "one", "-n", 2, code=1)
-    launched(tmp_path, 120, 0.0, more=[*saved, "--resume"])
+    launched(tmp_path, 400, 0.0, more=[*saved, "--resume"])
     assert mixflow("attach", "one") == ""
-    assert json.loads((tmp_path / "end1").read_text()) == {"small": [240.0], "big": [240.0]}
+    assert json.loads((tmp_path / "end1").read_text()) == {"small": [800.0], "big": [800.0]}
 
 
 def test_a_job_of_this_terminal_is_found_too_and_forgotten_with_it(tmp_path):
