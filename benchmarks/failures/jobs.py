@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import program
 import psutil
 from kinds import SNAPSHOT_STEPS, STEPS, Kind, Run
 
@@ -33,7 +34,7 @@ PROGRAM = str(Path(__file__).with_name("program.py"))
 MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
 #: Every process of a run inherits this name.
 MARK = "FAILURES_RUN"
-PAUSE = 0.015  #: seconds of each step that are slept, so that a loaded machine matters less
+PAUSE = 0.01  #: seconds of each step that are slept, so that a loaded machine matters less
 DEADLINE, JOB_SECONDS, GONE_SECONDS = 100.0, 300.0, 20.0
 #: A gap in a ticking thread from which this process, and with it the run, was stopped from outside.
 STOP_SECONDS = 1.0
@@ -41,7 +42,7 @@ TRAINING_SEED = 1
 #: Steps whose loss may be unknown: a worker is killed after the push, before its line is written.
 HOLES = 2
 #: Steps that a point of a kept curve is the mean of.
-POINT = 8
+POINT = 5
 HEALTH = {
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 500,
@@ -248,6 +249,29 @@ def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: 
     if seed is None:
         cluster.remove_node(doomed)
     return found
+
+
+def expected_counter() -> float:
+    """What `STEPS` updates of SGD with momentum make of the counter."""
+    value, velocity = 0.0, 0.0
+    for step in range(1, STEPS + 1):
+        rate = program.RATE * 0.5 ** ((step - 1) // program.HALVED_EVERY)
+        velocity = program.MOMENTUM * velocity + rate
+        value += velocity
+    return value
+
+
+def smallest_push() -> float:
+    """The least that one push of one worker adds."""
+    return program.RATE * 0.5 ** ((STEPS - 1) // program.HALVED_EVERY) / 2
+
+
+def is_exact(ended: Ended) -> bool:
+    """Whether both workers have read the counter of every step's two pushes, once each."""
+    wanted, room = expected_counter(), smallest_push() / 10
+    return len(ended.ends) == 2 and all(
+        abs(cell - wanted) < room for end in ended.ends for cell in end["counter"]
+    )
 
 
 def fill(ended: Ended, folder: Path) -> None:

@@ -23,8 +23,8 @@ from mixflow.kvstore import snapshot
 from mixflow.kvstore.spawner import LocalSpawner
 from mixflow.kvstore.transport.faults import Faults
 
-STEPS = 176  #: that the program makes
-SNAPSHOT_STEPS = 20
+STEPS = 110  #: that the program makes
+SNAPSHOT_STEPS = 15
 #: Within so many seconds of its start a job is still being put together.
 START_SECONDS = 2.5
 WAIT_SECONDS = 60.0

@@ -19,10 +19,10 @@ import numpy as np
 import mixflow as mx
 from mixflow import datasets
 
-EPOCHS, BATCH = 8, 32
+EPOCHS, BATCH = 5, 32
 #: Key of the counter: no parameter has this number.
 COUNTER = 1000
-RATE, MOMENTUM, HALVED_EVERY = 0.1, 0.9, 60
+RATE, MOMENTUM, HALVED_EVERY = 0.1, 0.9, 40
 TINY = 1e-12
 
 

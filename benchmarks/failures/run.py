@@ -21,40 +21,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import jobs  # noqa: E402
-import program  # noqa: E402
-from kinds import KINDS, STEPS  # noqa: E402
+from kinds import KINDS  # noqa: E402
 
 import run as benchmarks  # noqa: E402 - facts on the machine
 
 RESULTS = HERE.parent / "results" / "failures"
 #: Undisturbed runs of a kind before its moments, and moments between two more.
-QUIET_RUNS, QUIET_EVERY = 3, 7
+QUIET_RUNS, QUIET_EVERY = 3, 10
 #: Seeds of undisturbed runs that tell how far apart curves are by chance.
 NOISE_SEEDS = range(1, 6)
 LAST = 20  #: steps at the end that the final loss is the mean of
-
-
-def expected_counter() -> float:
-    """What `STEPS` updates of SGD with momentum make of the counter."""
-    value, velocity = 0.0, 0.0
-    for step in range(1, STEPS + 1):
-        rate = program.RATE * 0.5 ** ((step - 1) // program.HALVED_EVERY)
-        velocity = program.MOMENTUM * velocity + rate
-        value += velocity
-    return value
-
-
-def smallest_push() -> float:
-    """The least that one push of one worker adds."""
-    return program.RATE * 0.5 ** ((STEPS - 1) // program.HALVED_EVERY) / 2
-
-
-def is_exact(ended: jobs.Ended) -> bool:
-    """Whether both workers have read the counter of every step's two pushes, once each."""
-    wanted, room = expected_counter(), smallest_push() / 10
-    return len(ended.ends) == 2 and all(
-        abs(cell - wanted) < room for end in ended.ends for cell in end["counter"]
-    )
 
 
 def final(ended: jobs.Ended) -> float | None:
@@ -101,8 +77,14 @@ class Campaign:
     def one(self, seed: int | None, cluster) -> None:
         """One run; undisturbed without a seed."""
         ended = jobs.play(self.kind, seed, cluster)
-        row = {"kind": self.name, "seed": seed, **ended.row(), "counter_exact": is_exact(ended)}
-        row |= {"curve_distance": self.apart(ended.curve), "final_loss": final(ended)}
+        row = {
+            "kind": self.name,
+            "seed": seed,
+            **ended.row(),
+            "counter_exact": jobs.is_exact(ended),
+        }
+        row |= {"curve_distance": self.apart(ended.curve)}
+        row["final_loss"] = final(ended)
         row["right"] = row["counter_exact"] and not ended.wrong
         row["wrong"] = ended.wrong
         (self.quiet if seed is None else self.rows).append(row)
