@@ -43,10 +43,11 @@ TRAINING_SEED = 1
 HOLES = 2
 #: Steps that a point of a kept curve is the mean of.
 POINT = 5
+#: A process that is gone refuses to be asked at once; one that is only stopped is waited for.
 HEALTH = {
     "health_check_period_ms": 300,
-    "health_check_timeout_ms": 500,
-    "health_check_failure_threshold": 2,
+    "health_check_timeout_ms": 60000,
+    "health_check_failure_threshold": 3,
     "health_check_initial_delay_ms": 0,
 }
 
@@ -82,7 +83,10 @@ class Ended:
             "went_back": [e["snapshot"] for e in self.events if e["what"] in BACK],
             "restarts": what.count("worker ended") + what.count("server ended") - len(self.ends),
             "holes": sum(map(math.isnan, self.curve)),
-            "curve": [mean(self.curve[at : at + POINT]) for at in range(0, len(self.curve), POINT)],
+            "curve": [
+                None if math.isnan(loss := mean(self.curve[at : at + POINT])) else loss
+                for at in range(0, len(self.curve), POINT)
+            ],
         }
 
 
@@ -214,6 +218,7 @@ def cluster_of(kind: Kind) -> Iterator[Any]:
     if kind.way != "ray":
         yield None
         return
+    marked()  # Ray's processes, and what they start, inherit the name
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.cluster_utils import Cluster
@@ -230,12 +235,24 @@ def cluster_of(kind: Kind) -> Iterator[Any]:
         made.shutdown()
 
 
+def new_node(cluster: Any) -> Any:
+    """One more node; tried again where the machine was stopped while it started."""
+    for left in (2, 1, 0):
+        try:
+            made = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+            cluster.wait_for_nodes(60)
+            return made
+        except Exception:
+            if not left:
+                raise
+    return None
+
+
 def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """A job on the cluster; its first server and worker lie on a node that is then removed."""
     from mixflow.kvstore.ray_cluster import RaySpawner
 
-    doomed = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
-    cluster.wait_for_nodes(30)
+    doomed = new_node(cluster)
     run.job = Job(command_of(run, training_seed), options_of(kind, run, seed), RaySpawner())
     hosts = run.job.spawner.hosts
     run.job.spawner.hosts = lambda: sorted(hosts(), key=lambda node: node != doomed.node_id)

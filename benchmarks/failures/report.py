@@ -101,7 +101,9 @@ def draw(rows: list[dict], path: Path) -> None:
         right.plot(lost, [number] * len(lost), "o", ms=4, alpha=0.5, color=f"C{number % 10}")
         for row in hurt:
             steps = POINT * (np.arange(len(row["curve"])) + 0.5)
-            left.plot(steps, row["curve"], color=f"C{number % 10}", lw=0.5, alpha=0.5)
+            left.plot(
+                steps, np.array(row["curve"], float), color=f"C{number % 10}", lw=0.5, alpha=0.5
+            )
     left.set(xlabel="step", ylabel="training loss", yscale="log", title="curves of all moments")
     if len(seeds):
         left.legend()

@@ -5,8 +5,8 @@
 A small network is trained by two workers and two servers (`program.py`), undisturbed some times
 and once for each random moment of each kind of failure (`kinds.py`). Every run must end by itself,
 with the counter that all steps make, and leave no process behind. Writes
-benchmarks/results/failures/rows.json (kinds that were not run stay), the table of docs/failures.md
-and its picture; --report only draws again. Exits with 1 where a run was wrong.
+benchmarks/results/failures/<kind>.json, the table of docs/failures.md and its picture; --report
+only draws again. Exits with 1 where a run was wrong.
 """
 
 from __future__ import annotations
@@ -97,24 +97,27 @@ class Campaign:
         print(f"{self.name}: {what}: {row['seconds']:.1f} s, {state}", row["restarts"], flush=True)
 
 
-def noise(moments: int) -> list[dict]:
+def noise() -> list[dict]:
     """Undisturbed runs of several seeds of the training."""
     rows = []
-    for seed in NOISE_SEEDS if moments >= 20 else []:
+    for seed in NOISE_SEEDS:
         ended = jobs.play(KINDS["worker"], None, training_seed=seed)
         rows.append({"kind": "noise", "seed": seed, **ended.row(), "final_loss": final(ended)})
     return rows
 
 
 def saved() -> list[dict]:
-    path = RESULTS / "rows.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    """The rows of all kinds."""
+    files = sorted(RESULTS.glob("*.json"))
+    return [row for path in files for row in json.loads(path.read_text())]
 
 
-def save(rows: list[dict]) -> None:
+def save(name: str, rows: list[dict]) -> None:
+    """Keeps the rows of a kind, with where they were measured."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    lines = ",\n ".join(json.dumps(row) for row in rows)
-    (RESULTS / "rows.json").write_text(f"[{lines}]\n")
+    facts = benchmarks.facts(1)
+    lines = ",\n ".join(json.dumps({**row, **facts}) for row in rows)
+    (RESULTS / f"{name}.json").write_text(f"[{lines}]\n")
 
 
 def main() -> int:
@@ -128,18 +131,13 @@ def main() -> int:
     args = parser.parse_args()
     right = True
     if not args.report:
-        rows = saved()
-        groups = {} if args.no_noise else {"noise": noise(args.moments)}
+        if not args.no_noise:
+            save("noise", noise())
         for name in args.kind or KINDS:
             with jobs.cluster_of(KINDS[name]) as cluster:
-                groups[name] = Campaign(name, args.seed).run(args.moments, cluster)
-            right &= all(row["right"] for row in groups[name])
-            facts = benchmarks.facts(1)
-            groups = {k: [{**row, **facts} for row in found] for k, found in groups.items()}
-            rows = [row for row in rows if not groups.get(row["kind"])]
-            rows += [row for found in groups.values() for row in found]
-            groups = {}
-            save(rows)
+                rows = Campaign(name, args.seed).run(args.moments, cluster)
+            save(name, rows)
+            right &= all(row["right"] for row in rows)
     from report import write
 
     write(saved())
