@@ -24,8 +24,9 @@ from typing import Any
 
 import program
 import psutil
-from kinds import SNAPSHOT_STEPS, STEPS, Kind, Run
+from kinds import KINDS, SNAPSHOT_STEPS, STEPS, Kind, Run
 
+from mixflow.files import write_atomically
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 from mixflow.kvstore.plan import SnapshotOptions
@@ -41,6 +42,10 @@ STOP_SECONDS = 1.0
 TRAINING_SEED = 1
 #: Steps whose loss may be unknown: a worker is killed after the push, before its line is written.
 HOLES = 2
+#: How far a curve may be from the undisturbed one: far below what other seeds make of it.
+APART = 1e-5
+LAST = 20  #: steps at the end that the final loss is the mean of
+REFERENCE = Path(__file__).resolve().parents[1] / "results" / "failures" / "reference"
 #: Steps that a point of a kept curve is the mean of.
 POINT = 5
 #: A process that is gone refuses to be asked at once; one that is only stopped is waited for.
@@ -125,7 +130,9 @@ class Clock:
         return seconds - self.stopped
 
 
-def play(kind: Kind, seed: int | None, cluster: Any = None, training_seed: int = TRAINING_SEED):
+def play(
+    kind: Kind, seed: int | None, cluster: Any = None, training_seed: int | None = TRAINING_SEED
+) -> Ended:
     """One run, undisturbed without a seed."""
     with tempfile.TemporaryDirectory(prefix="failures-") as name:
         run, before = Run(Path(name)), marked()
@@ -353,3 +360,54 @@ def is_ray(process: psutil.Process) -> bool:
         words = " ".join(process.cmdline())
         return "ray/" in words or "ray::" in words
     return False
+
+
+def reference(curve: list[float]) -> list[float]:
+    """The curve of an undisturbed run, step by step: the first one that there was."""
+    path = REFERENCE / "curve.json"
+    if not path.exists() and curve:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(curve).encode())
+    return list(json.loads(path.read_text())) if path.exists() else []
+
+
+def distance(curve: list[float], undisturbed: bool) -> float | None:
+    """The farthest that a curve is from the reference, at any step; None where it is not whole."""
+    wanted = reference(curve if undisturbed else [])
+    if not curve or not wanted:
+        return None
+    both = zip(curve, wanted, strict=True)
+    return max(abs(a - b) for a, b in both if not math.isnan(a - b))
+
+
+def final(curve: list[float]) -> float | None:
+    """Mean loss of the last steps."""
+    known = [loss for loss in curve[-LAST:] if not math.isnan(loss)]
+    return statistics.fmean(known) if known else None
+
+
+def row_of(name: str, seed: int | None, cluster: Any) -> dict[str, Any]:
+    """Makes one run and gives its row."""
+    if name == "noise":
+        ended = play(KINDS["worker"], None, training_seed=seed)
+    else:
+        ended = play(KINDS[name], seed, cluster)
+        if ended.curve and (apart := distance(ended.curve, seed is None)) and apart > APART:
+            ended.wrong = ended.wrong or f"the curve is {apart:.2g} from the undisturbed one"
+    row = {"kind": name, "seed": seed, **ended.row(), "counter_exact": is_exact(ended)}
+    row["curve_distance"] = None if name == "noise" else distance(ended.curve, seed is None)
+    row |= {"final_loss": final(ended.curve), "wrong": ended.wrong}
+    return {**row, "right": row["counter_exact"] and not ended.wrong}
+
+
+def main() -> None:
+    """``jobs.py KIND SEED ...`` ('quiet': undisturbed): a row of JSON for each."""
+    name, *seeds = sys.argv[1:]
+    with cluster_of(KINDS["worker" if name == "noise" else name]) as cluster:
+        for seed in seeds:
+            print(json.dumps(row_of(name, None if seed == "quiet" else int(seed), cluster)))
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
