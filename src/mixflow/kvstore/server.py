@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import MixflowError
 from ..ndarray.rows import wide
+from .barriers import Barriers
 from .merging import Add, Arena, Assign, PlainArena, Sum, copied
 from .messages import (
     Applied,
@@ -107,8 +108,7 @@ class Shard:
         self._epochs: dict[int, int] = {}
         self._configured: dict[str, int] = {}
         self._settings: list[tuple[str, dict[str, Any]]] = []
-        self._barriers: dict[int, int] = {}
-        self._entered: list[Reader] = []
+        self._barriers = Barriers()
         self._early: dict[str, list[Reader]] = {}
         self.directory = directory
         self._decode = decode
@@ -144,7 +144,7 @@ class Shard:
             self.members = {int(w): Member(int(first)) for w, first in roster["members"]}
             self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
             self._configured = dict(roster["configured"])
-            self._barriers = {int(w): int(count) for w, count in roster["barriers"]}
+            self._barriers.restore(roster["barriers"])
             self._given_up = {int(w) for w in roster.get("given_up", ())}
             for setting, value in roster["settings"]:
                 self._set(str(setting), value)
@@ -184,7 +184,7 @@ class Shard:
             "members": [(w, m.first) for w, m in sorted(self.members.items())],
             "epochs": sorted(self._epochs.items()),
             "configured": sorted(self._configured.items()),
-            "barriers": sorted(self._barriers.items()),
+            "barriers": self._barriers.to_json(),
             "given_up": sorted(self._given_up),
             "settings": list(self._settings),
             "directory": self.directory.to_json() if self.directory else None,
@@ -255,7 +255,7 @@ class Shard:
             yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
         for key, readers in self._early.items():
             yield f"'{key}' to be initialised", readers, lambda reader: frozenset({0})
-        yield "all workers at a barrier", self._entered, self._absent
+        yield "all workers at a barrier", self._barriers.waiting, self._absent
 
     def _timed_out(self, what: str, reader: Reader, missing: frozenset[int]) -> Failed:
         names = ", ".join(map(str, sorted(missing)))
@@ -452,6 +452,7 @@ class Shard:
         if self._is_news(message.worker, message.epoch):
             self.members[message.worker] = Member(message.first)
             self._given_up.discard(message.worker)
+            self._barriers.join(message.worker, message.first)
             for slot in self.slots.values():
                 slot.progress.join(message.worker, message.first)
             self._commit_roster()
@@ -465,23 +466,18 @@ class Shard:
         self._settle(self.slots, now)
 
     def _enter(self, message: Enter, now: float) -> None:
-        before = self._barriers.get(message.worker, 0)
-        if message.count > before:
-            # A worker that is started again comes to barriers that the others have passed.
-            self._barriers[message.worker] = message.count
-            self._commit_roster()
         reader = Reader(message.sender, message.number, message.worker, message.count, now)
-        add_reader(self._entered, reader)
+        if self._barriers.enter(reader, message.step, message.turn):
+            self._commit_roster()
         self._open_barrier()
 
     def _open_barrier(self) -> None:
         """Lets go of those whose barrier all live workers have reached."""
-        for reader in [r for r in self._entered if not self._absent(r)]:
-            self._entered.remove(reader)
+        for reader in self._barriers.open(self.members):
             self._send(reader.sender, Done(self.name, reader.number))
 
     def _absent(self, reader: Reader) -> frozenset[int]:
-        return frozenset(w for w in self.members if self._barriers.get(w, 0) < reader.clock)
+        return self._barriers.absent(reader, self.members)
 
     def _is_news(self, worker: int, epoch: int) -> bool:
         """Whether a change of membership is later than the last one: a copy of an old message
