@@ -1,6 +1,6 @@
 """A worker's program: trains a small network on the packaged digits by `Module.fit`, and counts.
 
-    python program.py FOLDER SEED PAUSE
+    python program.py FOLDER SEED PAUSE [barriers]
 
 Each step a worker also pushes a constant gradient of one more key, the counter: the servers' SGD
 with momentum and a schedule turns the number of pushes into a value that can be told in advance,
@@ -44,6 +44,7 @@ def loss_of(module, labels):
 
 def main():
     folder, seed, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    barriers = sys.argv[4:] == ["barriers"]
     store = mx.kv.create("dist_sync")
     digits = datasets.load("digits")
     mine = slice(store.rank, None, store.num_workers)
@@ -67,6 +68,8 @@ def main():
         with open(log, "a") as lines:
             lines.write(f"{os.getpid()} {step} {time.time():.4f} {loss!r}\n")
         time.sleep(pause)
+        if barriers:
+            store.barrier()
 
     schedule = mx.lr_scheduler.FactorScheduler(step=HALVED_EVERY, factor=0.5, base_lr=RATE)
     module.fit(
