@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import program
 import psutil
-from kinds import SNAPSHOT_STEPS, STEPS, Kind, Run
+from kinds import KINDS, SNAPSHOT_STEPS, STEPS, Kind, Run
 
+from mixflow.files import write_atomically
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 from mixflow.kvstore.plan import SnapshotOptions
@@ -33,19 +35,27 @@ PROGRAM = str(Path(__file__).with_name("program.py"))
 MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
 #: Every process of a run inherits this name.
 MARK = "FAILURES_RUN"
-PAUSE = 0.015  #: seconds of each step that are slept, so that a loaded machine matters less
+PAUSE = 0.01  #: seconds of each step that are slept, so that a loaded machine matters less
 DEADLINE, JOB_SECONDS, GONE_SECONDS = 100.0, 300.0, 20.0
 #: A gap in a ticking thread from which this process, and with it the run, was stopped from outside.
 STOP_SECONDS = 1.0
 TRAINING_SEED = 1
 #: Steps whose loss may be unknown: a worker is killed after the push, before its line is written.
 HOLES = 2
+#: How far the loss of a step may be from that of undisturbed runs; seeds are farther apart. A
+#: worker that is killed when a part of a step's slices were updated computes the others' gradients
+#: again from the weights that are there, which are no longer the step's: nothing is counted twice,
+#: but the curve is another one from there on, by some hundredths.
+APART = 0.1
+LAST = 20  #: steps at the end that the final loss is the mean of
+REFERENCE = Path(__file__).resolve().parents[1] / "results" / "failures" / "reference"
 #: Steps that a point of a kept curve is the mean of.
-POINT = 8
+POINT = 5
+#: A process that is gone refuses to be asked at once; one that is only stopped is waited for.
 HEALTH = {
     "health_check_period_ms": 300,
-    "health_check_timeout_ms": 500,
-    "health_check_failure_threshold": 2,
+    "health_check_timeout_ms": 60000,
+    "health_check_failure_threshold": 3,
     "health_check_initial_delay_ms": 0,
 }
 
@@ -81,7 +91,10 @@ class Ended:
             "went_back": [e["snapshot"] for e in self.events if e["what"] in BACK],
             "restarts": what.count("worker ended") + what.count("server ended") - len(self.ends),
             "holes": sum(map(math.isnan, self.curve)),
-            "curve": [mean(self.curve[at : at + POINT]) for at in range(0, len(self.curve), POINT)],
+            "curve": [
+                None if math.isnan(loss := mean(self.curve[at : at + POINT])) else loss
+                for at in range(0, len(self.curve), POINT)
+            ],
         }
 
 
@@ -120,7 +133,9 @@ class Clock:
         return seconds - self.stopped
 
 
-def play(kind: Kind, seed: int | None, cluster: Any = None, training_seed: int = TRAINING_SEED):
+def play(
+    kind: Kind, seed: int | None, cluster: Any = None, training_seed: int | None = TRAINING_SEED
+) -> Ended:
     """One run, undisturbed without a seed."""
     with tempfile.TemporaryDirectory(prefix="failures-") as name:
         run, before = Run(Path(name)), marked()
@@ -156,13 +171,14 @@ def options_of(kind: Kind, run: Run, seed: int | None) -> JobOptions:
     )
 
 
-def command_of(run: Run, training_seed: int) -> list[str]:
-    return [sys.executable, PROGRAM, str(run.folder), str(training_seed), str(PAUSE)]
+def command_of(kind: Kind, run: Run, training_seed: int) -> list[str]:
+    words = [PROGRAM, str(run.folder), str(training_seed), str(PAUSE)]
+    return [sys.executable, *words, *(["barriers"] if kind.barriers else [])]
 
 
 def by_job(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """A job of this process."""
-    run.job = Job(command_of(run, training_seed), options_of(kind, run, seed), kind.spawner())
+    run.job = Job(command_of(kind, run, training_seed), options_of(kind, run, seed), kind.spawner())
     return beside(run, kind.strike, seed)
 
 
@@ -196,13 +212,13 @@ def by_launcher(kind: Kind, run: Run, seed: int | None, cluster: Any, training_s
     launch += ["--snapshot-every", str(SNAPSHOT_STEPS)]
     command = [sys.executable, "-c", MAIN, *launch]
     if seed is not None:
-        first = subprocess.Popen([*command, *command_of(run, training_seed)])
+        first = subprocess.Popen([*command, *command_of(kind, run, training_seed)])
         run.come_to(random.Random(seed))
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)
         run.wait_for(lambda: not (run.folder / "events.json").exists())
         command.append("--resume")
-    ended = subprocess.run([*command, *command_of(run, training_seed)], timeout=JOB_SECONDS)
+    ended = subprocess.run([*command, *command_of(kind, run, training_seed)], timeout=JOB_SECONDS)
     found = json.loads(events.read_text()) if events.exists() else []
     return found, f"exit code {ended.returncode}" if ended.returncode else ""
 
@@ -213,6 +229,7 @@ def cluster_of(kind: Kind) -> Iterator[Any]:
     if kind.way != "ray":
         yield None
         return
+    marked()  # Ray's processes, and what they start, inherit the name
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.cluster_utils import Cluster
@@ -229,13 +246,25 @@ def cluster_of(kind: Kind) -> Iterator[Any]:
         made.shutdown()
 
 
+def new_node(cluster: Any) -> Any:
+    """One more node; tried again where the machine was stopped while it started."""
+    for left in (2, 1, 0):
+        try:
+            made = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+            cluster.wait_for_nodes(60)
+            return made
+        except Exception:
+            if not left:
+                raise
+    return None
+
+
 def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """A job on the cluster; its first server and worker lie on a node that is then removed."""
     from mixflow.kvstore.ray_cluster import RaySpawner
 
-    doomed = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
-    cluster.wait_for_nodes(30)
-    run.job = Job(command_of(run, training_seed), options_of(kind, run, seed), RaySpawner())
+    doomed = new_node(cluster)
+    run.job = Job(command_of(kind, run, training_seed), options_of(kind, run, seed), RaySpawner())
     hosts = run.job.spawner.hosts
     run.job.spawner.hosts = lambda: sorted(hosts(), key=lambda node: node != doomed.node_id)
 
@@ -248,6 +277,29 @@ def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: 
     if seed is None:
         cluster.remove_node(doomed)
     return found
+
+
+def expected_counter() -> float:
+    """What `STEPS` updates of SGD with momentum make of the counter."""
+    value, velocity = 0.0, 0.0
+    for step in range(1, STEPS + 1):
+        rate = program.RATE * 0.5 ** ((step - 1) // program.HALVED_EVERY)
+        velocity = program.MOMENTUM * velocity + rate
+        value += velocity
+    return value
+
+
+def smallest_push() -> float:
+    """The least that one push of one worker adds."""
+    return program.RATE * 0.5 ** ((STEPS - 1) // program.HALVED_EVERY) / 2
+
+
+def is_exact(ended: Ended) -> bool:
+    """Whether both workers have read the counter of every step's two pushes, once each."""
+    wanted, room = expected_counter(), smallest_push() / 10
+    return len(ended.ends) == 2 and all(
+        abs(cell - wanted) < room for end in ended.ends for cell in end["counter"]
+    )
 
 
 def fill(ended: Ended, folder: Path) -> None:
@@ -312,3 +364,54 @@ def is_ray(process: psutil.Process) -> bool:
         words = " ".join(process.cmdline())
         return "ray/" in words or "ray::" in words
     return False
+
+
+def reference(curve: list[float]) -> list[float]:
+    """The curve of an undisturbed run, step by step: the first one that there was."""
+    path = REFERENCE / "curve.json"
+    if not path.exists() and curve:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(curve).encode())
+    return list(json.loads(path.read_text())) if path.exists() else []
+
+
+def distance(curve: list[float], undisturbed: bool) -> float | None:
+    """The farthest that a curve is from the reference, at any step; None where it is not whole."""
+    wanted = reference(curve if undisturbed else [])
+    if not curve or not wanted:
+        return None
+    both = zip(curve, wanted, strict=True)
+    return max(abs(a - b) for a, b in both if not math.isnan(a - b))
+
+
+def final(curve: list[float]) -> float | None:
+    """Mean loss of the last steps."""
+    known = [loss for loss in curve[-LAST:] if not math.isnan(loss)]
+    return statistics.fmean(known) if known else None
+
+
+def row_of(name: str, seed: int | None, cluster: Any) -> dict[str, Any]:
+    """Makes one run and gives its row."""
+    if name == "noise":
+        ended = play(KINDS["worker"], None, training_seed=seed)
+    else:
+        ended = play(KINDS[name], seed, cluster)
+        if ended.curve and (apart := distance(ended.curve, seed is None)) and apart > APART:
+            ended.wrong = ended.wrong or f"the curve is {apart:.2g} from the undisturbed one"
+    row = {"kind": name, "seed": seed, **ended.row(), "counter_exact": is_exact(ended)}
+    row["curve_distance"] = None if name == "noise" else distance(ended.curve, seed is None)
+    row |= {"final_loss": final(ended.curve), "wrong": ended.wrong}
+    return {**row, "right": row["counter_exact"] and not ended.wrong}
+
+
+def main() -> None:
+    """``jobs.py KIND SEED ...`` ('quiet': undisturbed): a row of JSON for each."""
+    name, *seeds = sys.argv[1:]
+    with cluster_of(KINDS["worker" if name == "noise" else name]) as cluster:
+        for seed in seeds:
+            print(json.dumps(row_of(name, None if seed == "quiet" else int(seed), cluster)))
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -23,8 +23,8 @@ from mixflow.kvstore import snapshot
 from mixflow.kvstore.spawner import LocalSpawner
 from mixflow.kvstore.transport.faults import Faults
 
-STEPS = 176  #: that the program makes
-SNAPSHOT_STEPS = 20
+STEPS = 110  #: that the program makes
+SNAPSHOT_STEPS = 15
 #: Within so many seconds of its start a job is still being put together.
 START_SECONDS = 2.5
 WAIT_SECONDS = 60.0
@@ -165,6 +165,7 @@ class Kind:
         faults: a network's, by seed.
         way: 'job' (a `Job` of this process), 'launcher' (the command, killed, and run again with
             ``--resume``) or 'ray'.
+        barriers: whether the workers wait for each other after each step.
         back: whether the job must go back to a snapshot; None: either is right.
     """
 
@@ -175,6 +176,7 @@ class Kind:
     snapshots: bool = False
     faults: Callable[[int], Faults] = lambda seed: Faults()
     way: str = "job"
+    barriers: bool = False
     back: bool | None = False
 
 
@@ -187,6 +189,7 @@ KINDS = {
     "worker": Kind("SIGKILL of a worker", worker),
     "server": Kind("SIGKILL of a server", server),
     "pair": Kind("SIGKILL of two processes at once", pair),
+    "barrier": Kind("SIGKILL of a worker, a barrier after each step", worker, barriers=True),
     "merger": Kind("SIGKILL of a host's merger", merger, Apart),
     "start": Kind("SIGKILL in the first 2.5 s", start),
     "host": Kind("a host is lost, another stands by", host, lambda: LocalSpawner(3)),

@@ -1,6 +1,6 @@
 """A worker's program: trains a small network on the packaged digits by `Module.fit`, and counts.
 
-    python program.py FOLDER SEED PAUSE
+    python program.py FOLDER SEED PAUSE [barriers]
 
 Each step a worker also pushes a constant gradient of one more key, the counter: the servers' SGD
 with momentum and a schedule turns the number of pushes into a value that can be told in advance,
@@ -19,10 +19,10 @@ import numpy as np
 import mixflow as mx
 from mixflow import datasets
 
-EPOCHS, BATCH = 8, 32
+EPOCHS, BATCH = 5, 32
 #: Key of the counter: no parameter has this number.
 COUNTER = 1000
-RATE, MOMENTUM, HALVED_EVERY = 0.1, 0.9, 60
+RATE, MOMENTUM, HALVED_EVERY = 0.1, 0.9, 40
 TINY = 1e-12
 
 
@@ -44,6 +44,7 @@ def loss_of(module, labels):
 
 def main():
     folder, seed, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    barriers = sys.argv[4:] == ["barriers"]
     store = mx.kv.create("dist_sync")
     digits = datasets.load("digits")
     mine = slice(store.rank, None, store.num_workers)
@@ -67,6 +68,8 @@ def main():
         with open(log, "a") as lines:
             lines.write(f"{os.getpid()} {step} {time.time():.4f} {loss!r}\n")
         time.sleep(pause)
+        if barriers:
+            store.barrier()
 
     schedule = mx.lr_scheduler.FactorScheduler(step=HALVED_EVERY, factor=0.5, base_lr=RATE)
     module.fit(

@@ -286,9 +286,9 @@ class Client:
         """Ends. Only once nothing is `pending`: a restarted server could not ask again."""
         return self.tell(servers, lambda me, n: Leave(me, n, self.worker, epoch), now)
 
-    def enter(self, server: str, count: int, now: float) -> Ticket:
-        """Waits at barrier number `count` for all live workers."""
-        return self.tell([server], lambda me, n: Enter(me, n, self.worker, count), now)
+    def enter(self, server: str, count: int, step: int, turn: int, now: float) -> Ticket:
+        """Waits at a barrier (see `Enter`) for all live workers."""
+        return self.tell([server], lambda me, n: Enter(me, n, self.worker, count, step, turn), now)
 
     def ask(self, servers: Iterable[str], now: float) -> Ticket:
         """Asks every server for its `Report`."""

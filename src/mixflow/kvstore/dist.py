@@ -55,6 +55,8 @@ class Key:
         self.width = width
         self.tag = _rt.core.Tag()
         self.residual: Array | None = None
+        #: Pushes that were asked for.
+        self.steps = 0
 
     def pieces(self, values: Array) -> dict[str, Array]:
         """Slices of a flat array by name."""
@@ -138,6 +140,7 @@ class DistKVStore(Member):
         for k, v in pairs(key, value):
             known = lookup(k, self._keys)
             merged = self._merge(k, as_arrays(v), known)
+            known.steps += 1
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
@@ -189,6 +192,7 @@ class DistKVStore(Member):
             known, outs = lookup(k, self._keys), as_arrays(o)
             self._check_shapes(k, outs, known)
             found.append((k, known, self._merge(k, as_arrays(v), known), outs))
+            known.steps += 1
         sizes = [known.nbytes for _, known, _, _ in found]
         near = all(map(self._link.near, self._servers))
         for number, group in enumerate(

@@ -88,6 +88,7 @@ class Member(KVStore):
         self._optimizer: Optimizer | None = None
         self._sent_rate: float | None = None
         self._barriers = itertools.count(1)
+        self._turns = (0, 0)  # the step after which it was at a barrier last, and how often then
         self._epoch = itertools.count(EPOCHS * life)
         client = Client(
             f"worker{rank}",
@@ -196,15 +197,22 @@ class Member(KVStore):
     # -- together
 
     def barrier(self) -> None:
-        """Waits for all live workers.
+        """Waits for all live workers. One that was started again is at the barriers that come after
+        its first push; the others do not wait for it at those of the step that it goes on with.
 
         Raises:
             MixflowError: one did not come within the deadline; the text names it.
         """
-        count = next(self._barriers)
-        self._wait("barrier", lambda c, now: c.enter(self._servers[0], count, now))
+        count, step = next(self._barriers), self._pushed_steps()
+        turn = self._turns[1] + 1 if self._turns[0] == step else 1
+        self._turns = (step, turn)
+        self._wait("barrier", lambda c, now: c.enter(self._servers[0], count, step, turn, now))
 
     _barrier = barrier
+
+    def _pushed_steps(self) -> int:
+        """Steps that were pushed, earlier lives included, whether or not they have left yet."""
+        return self.first_step + max((k.steps for k in self._keys.values()), default=0)
 
     def _wait(self, what: str, make: Callable[[Client, float], Ticket]) -> Ticket:
         return self._link.call(what, make).wait(3 * self.options.deadline)

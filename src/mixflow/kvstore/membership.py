@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import MixflowError
+from .barriers import Barriers
 from .books import Books
 from .messages import Done, Enter, Join, Leave, Push
 from .policy import Member
 from .reads import Wait
-from .slots import Reader, add_reader
+from .slots import Reader
 
 
 class Membership:
@@ -34,15 +35,14 @@ class Membership:
         #: Workers that were not waited for any more, until they join again.
         self._given_up: set[int] = set()
         self._epochs: dict[int, int] = {}
-        self._barriers: dict[int, int] = {}
-        self._entered: list[Reader] = []
+        self._barriers = Barriers()
 
     def restore(self, roster: Mapping[str, Any]) -> None:
         """Takes back what `to_json` gave."""
         self._books.members.clear()
         self._books.members.update((int(w), Member(int(first))) for w, first in roster["members"])
         self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
-        self._barriers = {int(w): int(count) for w, count in roster["barriers"]}
+        self._barriers.restore(roster["barriers"])
         self._given_up = {int(w) for w in roster.get("given_up", ())}
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Membership:
         return {
             "members": [(w, m.first) for w, m in sorted(self._books.members.items())],
             "epochs": sorted(self._epochs.items()),
-            "barriers": sorted(self._barriers.items()),
+            "barriers": self._barriers.to_json(),
             "given_up": sorted(self._given_up),
         }
 
@@ -61,6 +61,7 @@ class Membership:
         if self._is_news(message.worker, message.epoch):
             books.members[message.worker] = Member(message.first)
             self._given_up.discard(message.worker)
+            self._barriers.join(message.worker, message.first)
             for slot in books.slots.values():
                 slot.progress.join(message.worker, message.first)
             books.commit_roster()
@@ -111,25 +112,19 @@ class Membership:
 
     def enter(self, message: Enter, now: float) -> None:
         """A worker waits at a barrier."""
-        before = self._barriers.get(message.worker, 0)
-        if message.count > before:
-            # A worker that is started again comes to barriers that the others have passed.
-            self._barriers[message.worker] = message.count
-            self._books.commit_roster()
         reader = Reader(message.sender, message.number, message.worker, message.count, now)
-        add_reader(self._entered, reader)
+        if self._barriers.enter(reader, message.step, message.turn):
+            self._books.commit_roster()
         self._open_barrier()
 
     def _open_barrier(self) -> None:
         """Lets go of those whose barrier all live workers have reached."""
-        for reader in [r for r in self._entered if not self._absent(r)]:
-            self._entered.remove(reader)
+        for reader in self._barriers.open(self._books.members):
             self._books.send(reader.sender, Done(self._books.name, reader.number))
 
     def _absent(self, reader: Reader) -> frozenset[int]:
-        members, barriers = self._books.members, self._barriers
-        return frozenset(w for w in members if barriers.get(w, 0) < reader.clock)
+        return self._barriers.absent(reader, self._books.members)
 
     def waits(self) -> Iterable[Wait]:
         """Those at a barrier."""
-        yield "all workers at a barrier", self._entered, self._absent
+        yield "all workers at a barrier", self._barriers.waiting, self._absent

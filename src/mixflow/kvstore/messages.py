@@ -117,10 +117,13 @@ class Leave(Message):
 
 @dataclass(slots=True)
 class Enter(Message):
-    """A worker is at its barrier number `count`. Answered by `Done` when all live workers are."""
+    """A worker is at its barrier number `count` of this life: the `turn`-th one after it has pushed
+    `step` steps, earlier lives included. Answered by `Done` when all live workers are."""
 
     worker: int = 0
     count: int = 0
+    step: int = 0
+    turn: int = 1
 
 
 @dataclass(slots=True)
