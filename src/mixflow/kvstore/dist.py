@@ -23,7 +23,9 @@ from ..optimizer import Optimizer
 from ..optimizer.describe import describe
 from . import row_gradients, states
 from .base import (
+    FAR_BYTES,
     FIRST_BYTES,
+    GROUP_BYTES,
     as_arrays,
     check_new,
     in_groups,
