@@ -201,8 +201,8 @@ def in_groups(
     """Neighbours together as long as their sizes add up to at most `limit`; each item once.
 
     With `first`, the first group has at most so many bytes and each next one `GROWTH` times as
-    many, up to `limit`: the gradients of the first layers come last, and the fewer bytes wait for them, the
-    more of a slow link's time passes while the backward pass still goes on.
+    many, up to `limit`: the gradients of the first layers come last, and the fewer bytes wait for
+    them, the more of a slow link's time passes while the backward pass still goes on.
 
     Args:
         items: in order.

@@ -193,9 +193,8 @@ class DistKVStore(Member):
             found.append((k, known, self._merge(k, as_arrays(v), known), outs))
         sizes = [known.nbytes for _, known, _, _ in found]
         near = all(map(self._link.near, self._servers))
-        for number, group in enumerate(
-            in_groups(found, sizes, first=None if near else FIRST_BYTES)
-        ):
+        limits = (GROUP_BYTES, None) if near else (FAR_BYTES, FIRST_BYTES)
+        for number, group in enumerate(in_groups(found, sizes, *limits)):
             self._exchange(group, priority - number)
 
     def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:
