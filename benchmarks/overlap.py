@@ -49,7 +49,9 @@ WORKERS = 2
 FIRST_RATE = 20e6
 #: How far from the wanted share of the backward pass communication may be, and how often to try.
 TOLERANCE, TRIES = 0.06, 4
-TRIAL_ROUNDS = 3
+TRIAL_ROUNDS = 4
+#: Kinds of steps whose blocks are long enough for the clock of /proc/stat.
+LONG = ("compute", "alone", "both")
 #: Share of the cores that other processes of the machine may take in a block.
 FOREIGN = 0.05
 #: Tasks that take longer are the passes of the net.
@@ -128,7 +130,7 @@ def rounds_of(jobs: Sequence[Workers]) -> list[dict[str, Sequence[Sequence[float
     for workers in jobs:
         for one in zip(*(worker["rounds"] for worker in workers), strict=True):
             found.append({kind: [blocks[kind] for blocks in one] for kind in one[0]})
-    quiet = [r for r in found if max(foreign(r[kind]) for kind in ("compute", "both")) < FOREIGN]
+    quiet = [r for r in found if max(foreign(r[kind]) for kind in LONG) < FOREIGN]
     return quiet if 2 * len(quiet) >= len(found) else found
 
 
@@ -221,15 +223,16 @@ def measured(args: argparse.Namespace, rate: float, rounds: int, jobs: int = 1) 
     return figures(found)
 
 
-def rate_for(args: argparse.Namespace, share: float, rate: float) -> float:
-    """The rate at which communication alone takes a share of the backward pass, by trials."""
+def rate_for(args: argparse.Namespace, share: float, rate: float, free: dict[str, Any]) -> float:
+    """The rate at which communication alone takes a share of the backward pass, by trials: what
+    passes a link takes the inverse of its rate, the rest as long as on a link without a limit."""
     for _ in range(TRIES):
         found = measured(args, rate, TRIAL_ROUNDS)
-        off = found["share"] / share
         print(f"  trial: {rate / 1e6:.1f} MB/s: {found['share']:.3f} of it", flush=True)
-        if abs(off - 1) < TOLERANCE:
+        if abs(found["share"] / share - 1) < TOLERANCE:
             break
-        rate *= off
+        wanted = share * found["backward"] - free["alone"]
+        rate *= max(0.0, found["alone"] - free["alone"]) / max(wanted, 1e-3)
     return rate
 
 
@@ -288,7 +291,7 @@ def main() -> None:
     print(f"  without a limit a step takes {1e3 * cost:.1f} ms more than computing", flush=True)
     rate = args.rate or FIRST_RATE
     for share in sorted(args.shares, reverse=True):
-        rate = args.rate or rate_for(args, share, rate)
+        rate = args.rate or rate_for(args, share, rate, free)
         row = {**net, "wanted_share": share, "rate_bytes_per_s": rate, "servers": args.servers}
         row |= {**measured(args, rate, args.rounds, args.jobs), **benchmarks.facts(1)}
         row["unlimited_cost"] = cost
