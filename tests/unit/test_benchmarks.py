@@ -251,7 +251,7 @@ def test_overlap_by_blocks(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     slow = {"forward": 1.0, "compute": 3.0, "alone": 1.0, "both": 3.2}
     fast = {"forward": 1.0, "compute": 2.9, "alone": 0.9, "both": 3.2}
-    quiet = [worker(slow, 1.05), worker(fast, 1.0)]
+    quiet = [worker(slow, 1.02), worker(fast, 1.0)]
     loud = [worker({kind: 2 * s for kind, s in slow.items()}, 1.2), worker(fast, 1.0)]
     row = overlap.figures([quiet, loud])
     assert (row["rounds"], row["rounds_left_out"]) == (2, 2)
