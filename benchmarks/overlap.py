@@ -9,12 +9,13 @@ whose cables have the rate in each direction (see `namespaces.py`; root). Trial 
 rates at which communication alone, with a step's messages and nothing else, takes the shares of
 the time of the backward pass.
 
-Then, per share, one job runs blocks of a few steps in turn: `compute` without communication,
+Then, per share, jobs run blocks of a few steps in turn: `compute` without communication,
 communication `alone`, and `both`; each is as slow as its slower worker. The hidden share is
 1 - (both - compute) / alone, of the medians over all rounds; beside it stand the quartiles of the
-rounds. The engine's trace of some more steps gives the share of the time of pushes and pulls
-during which something was computed, the pause between the backward pass and the next step, and
-how much of it is waiting for the other worker, whose gradients are not there yet.
+rounds. Rounds during which other processes took more than a twentieth of the cores do not count.
+The engine's trace of some more steps gives the share of the time of pushes and pulls during which
+something was computed, the pause between the backward pass and the next step, and how much of it
+is waiting for the other worker, whose gradients are not there yet.
 
 Workers, server and links share the machine's cores, so that part of what is called not hidden is
 processor time that communication takes from computing; it is reported per step (`server_cpu` and
@@ -48,7 +49,11 @@ WORKERS = 2
 FIRST_RATE = 20e6
 #: How far from the wanted share of the backward pass communication may be, and how often to try.
 TOLERANCE, TRIES = 0.06, 4
-TRIAL_ROUNDS = 3
+TRIAL_ROUNDS = 4
+#: Kinds of steps whose blocks are long enough for the clock of /proc/stat.
+LONG = ("compute", "alone", "both")
+#: Share of the cores that other processes of the machine may take in a block.
+FOREIGN = 0.05
 #: Tasks that take longer are the passes of the net.
 STEP_NS = 5e6
 #: Bytes per second of a link that takes no time.
@@ -111,32 +116,47 @@ def profile(traces: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[dict
     return sorted(rows, key=lambda row: row["ready_ms"])
 
 
-def seconds_of(jobs: Sequence[Workers], kind: str) -> list[float]:
-    """Seconds per step of each round's block: those of the slower worker."""
-    rounds = [one for workers in jobs for one in zip(*(w["rounds"] for w in workers), strict=True)]
-    return [max(worker[kind][0] for worker in one) for one in rounds]
+def foreign(blocks: Sequence[Sequence[float]]) -> float:
+    """Share of the machine's cores that others took while the workers ran a block."""
+    seconds = max(block[0] for block in blocks)
+    ours = sum(block[1] for block in blocks) + blocks[0][2]
+    return (max(block[3] for block in blocks) - ours) / (seconds * (os.cpu_count() or 1))
 
 
-def processor_of(jobs: Sequence[Workers], kind: str, which: int) -> float:
-    """Median processor seconds per step: of a worker (1), of the servers (2)."""
-    workers = [worker for each in jobs for worker in each]
-    return statistics.median(one[kind][which] for worker in workers for one in worker["rounds"])
+def rounds_of(jobs: Sequence[Workers]) -> list[dict[str, Sequence[Sequence[float]]]]:
+    """Rounds of all jobs, by kind the block of each worker; those in which others took more than
+    `FOREIGN` of the cores in a block of some length are left out, unless that is most of them."""
+    found = []
+    for workers in jobs:
+        for one in zip(*(worker["rounds"] for worker in workers), strict=True):
+            found.append({kind: [blocks[kind] for blocks in one] for kind in one[0]})
+    quiet = [r for r in found if max(foreign(r[kind]) for kind in LONG) < FOREIGN]
+    return quiet if 2 * len(quiet) >= len(found) else found
 
 
 def figures(jobs: Sequence[Workers]) -> dict[str, Any]:
     """What the workers of some equal jobs have measured, as one row."""
-    blocks = {k: seconds_of(jobs, k) for k in jobs[0][0]["rounds"][0]}
+    rounds = rounds_of(jobs)
+
+    def processor(kind: str, which: int) -> float:
+        """Median processor seconds per step: of a worker (1), of the servers (2)."""
+        return statistics.median(block[which] for one in rounds for block in one[kind])
+
+    blocks = {k: [max(block[0] for block in one[k]) for one in rounds] for k in rounds[0]}
     row: dict[str, Any] = {kind: statistics.median(seconds) for kind, seconds in blocks.items()}
     row["backward"] = row["compute"] - row["forward"]
     row["share"] = row["alone"] / row["backward"]
     row["hidden"] = 1 - (row["both"] - row["compute"]) / row["alone"]
-    rounds = zip(blocks["compute"], blocks["alone"], blocks["both"], strict=True)
-    each = [1 - (both - compute) / alone for compute, alone, both in rounds]
+    columns = zip(blocks["compute"], blocks["alone"], blocks["both"], strict=True)
+    each = [1 - (both - compute) / alone for compute, alone, both in columns]
     row["hidden_quartiles"] = statistics.quantiles(each, n=4) if len(each) > 1 else each * 3
+    row["rounds"] = len(rounds)
+    row["rounds_left_out"] = sum(len(workers[0]["rounds"]) for workers in jobs) - len(rounds)
     for kind, seconds in blocks.items():
         row[f"{kind}_rounds"] = [round(s, 5) for s in seconds]
-    row["server_cpu"] = processor_of(jobs, "both", 2) - processor_of(jobs, "compute", 2)
-    row["worker_cpu"] = processor_of(jobs, "both", 1) - processor_of(jobs, "compute", 1)
+    row["foreign"] = statistics.median(foreign(one["both"]) for one in rounds)
+    row["server_cpu"] = processor("both", 2) - processor("compute", 2)
+    row["worker_cpu"] = processor("both", 1) - processor("compute", 1)
     return row | traced(jobs, row["alone"])
 
 
@@ -203,15 +223,16 @@ def measured(args: argparse.Namespace, rate: float, rounds: int, jobs: int = 1) 
     return figures(found)
 
 
-def rate_for(args: argparse.Namespace, share: float, rate: float) -> float:
-    """The rate at which communication alone takes a share of the backward pass, by trials."""
+def rate_for(args: argparse.Namespace, share: float, rate: float, free: dict[str, Any]) -> float:
+    """The rate at which communication alone takes a share of the backward pass, by trials: what
+    passes a link takes the inverse of its rate, the rest as long as on a link without a limit."""
     for _ in range(TRIES):
         found = measured(args, rate, TRIAL_ROUNDS)
-        off = found["share"] / share
         print(f"  trial: {rate / 1e6:.1f} MB/s: {found['share']:.3f} of it", flush=True)
-        if abs(off - 1) < TOLERANCE:
+        if abs(found["share"] / share - 1) < TOLERANCE:
             break
-        rate *= off
+        wanted = share * found["backward"] - free["alone"]
+        rate *= max(0.0, found["alone"] - free["alone"]) / max(wanted, 1e-3)
     return rate
 
 
@@ -222,9 +243,9 @@ def described(row: dict[str, Any]) -> str:
         f"{row['net']}, {row['links']}, {row['rate_bytes_per_s'] / 1e6:.1f} MB/s: communication "
         f"{1e3 * row['alone']:.1f} ms = {row['share']:.2f} of the backward pass "
         f"({1e3 * row['backward']:.0f} ms); step {1e3 * row['both']:.1f} ms, computing alone "
-        f"{1e3 * row['compute']:.1f}: {100 * row['hidden']:.0f} % hidden (quartiles "
-        f"{100 * low:.0f} to {100 * high:.0f}), {100 * row['hidden_of_link']:.0f} % of what a link "
-        f"without a limit leaves; by the trace {100 * row['hidden_by_trace']:.0f} % "
+        f"{1e3 * row['compute']:.1f}: {100 * row['hidden']:.0f} % hidden ({row['rounds']} rounds, "
+        f"quartiles {100 * low:.0f} to {100 * high:.0f}), {100 * row['hidden_of_link']:.0f} % "
+        f"beside a link without a limit; by the trace {100 * row['hidden_by_trace']:.0f} % "
         f"covered, pause {1e3 * row['pause']:.1f} ms ({100 * row['hidden_by_pause']:.0f} %), of "
         f"which waiting for the other worker {1e3 * row['straggler']:.1f}; processor time per "
         f"step: server {1e3 * row['server_cpu']:.1f}, worker {1e3 * row['worker_cpu']:.1f} ms"
@@ -265,12 +286,12 @@ def main() -> None:
     if args.job:
         return job(args.job)
     net = {"net": f"resnet{args.depth} CIFAR", "batch": args.batch, "links": args.links}
-    free = measured(args, NO_LIMIT, args.rounds)
+    free = measured(args, NO_LIMIT, args.rounds, args.jobs)
     cost = free["both"] - free["compute"]
     print(f"  without a limit a step takes {1e3 * cost:.1f} ms more than computing", flush=True)
     rate = args.rate or FIRST_RATE
     for share in sorted(args.shares, reverse=True):
-        rate = args.rate or rate_for(args, share, rate)
+        rate = args.rate or rate_for(args, share, rate, free)
         row = {**net, "wanted_share": share, "rate_bytes_per_s": rate, "servers": args.servers}
         row |= {**measured(args, rate, args.rounds, args.jobs), **benchmarks.facts(1)}
         row["unlimited_cost"] = cost

@@ -47,6 +47,13 @@ def processor_seconds(folders: list[str]) -> float:
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
+def busy_seconds() -> float:
+    """Processor time of everything on this machine, interrupts left out."""
+    figures = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, _, _, steal = map(int, figures[:8])
+    return (user + nice + system + steal) / os.sysconf("SC_CLK_TCK")
+
+
 class Steps:
     """The steps of a module that trains by a store."""
 
@@ -87,16 +94,18 @@ class Steps:
 
 
 def block(action: Callable[[], None], count: int, store: Any, servers: list[str]) -> list[float]:
-    """Seconds, processor seconds of this process and of the servers, each per step."""
+    """Seconds, and processor seconds of this process, of the servers and of everything that the
+    machine ran, each per step."""
     store.barrier()
-    before = time.process_time(), processor_seconds(servers)
+    before = time.process_time(), processor_seconds(servers), busy_seconds()
     began = time.perf_counter()
     for _ in range(count):
         action()
     mx.nd.waitall()
     took = time.perf_counter() - began
-    used = time.process_time() - before[0], processor_seconds(servers) - before[1]
-    return [took / count, used[0] / count, used[1] / count]
+    after = time.process_time(), processor_seconds(servers), busy_seconds()
+    used = [(end - start) / count for start, end in zip(before, after, strict=True)]
+    return [took / count, *used]
 
 
 def traced(steps: Steps, count: int, store: Any) -> dict[str, Any]:

@@ -210,3 +210,52 @@ def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
     assert not run.wanted("a, sync", ["b*"])
     assert run.amounts([], "seconds") == {}
     assert run.amounts([3.0, 1.0, 2.0], "seconds")["median_seconds"] == 2.0
+
+
+MS = 1_000_000
+
+
+def test_overlap_by_trace(load: Any) -> None:
+    overlap = load("overlap.py")
+    assert overlap.union([(5, 9), (0, 3), (2, 4), (9, 10)]) == [[0, 4], [5, 10]]
+    assert overlap.covered([(0, 10), (5, 20)], [(0, 5), (15, 40)]) == 0.5
+    assert overlap.covered([], [(0, 5)]) == 0.0
+    first = {
+        "computing": [[0, 100 * MS], [100 * MS, 101 * MS], [110 * MS, 210 * MS]],
+        "exchanges": [
+            [40 * MS, 60 * MS, [1, 2]],
+            [100 * MS, 110 * MS, [0]],
+            [148 * MS, 172 * MS, [1, 2]],
+            [210 * MS, 222 * MS, [0]],
+        ],
+    }
+    second = {"computing": [[0, 106 * MS], [112 * MS, 210 * MS]], "exchanges": []}
+    assert overlap.pauses([first, second]) == ([0.008], [0.003])
+    assert overlap.profile([first, second], [4, 8, 16]) == [
+        {"bytes": 24, "ready_ms": -61.0, "there_ms": -39.0},
+        {"bytes": 4, "ready_ms": 0.0, "there_ms": 11.0},
+    ]
+
+
+def test_overlap_by_blocks(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    overlap = load("overlap.py")
+    monkeypatch.setattr(overlap.os, "cpu_count", lambda: 2)
+
+    def worker(seconds: dict[str, float], busy: float) -> dict[str, Any]:
+        blocks = {kind: [s, s, 0.1 * s, busy * 2 * s] for kind, s in seconds.items()}
+        trace = {
+            "computing": [[0, 10 * MS], [12 * MS, 20 * MS]],
+            "exchanges": [[8 * MS, 12 * MS, [0]]],
+        }
+        return {"rounds": [blocks] * 2, "sizes": [4], "trace": trace}
+
+    slow = {"forward": 1.0, "compute": 3.0, "alone": 1.0, "both": 3.2}
+    fast = {"forward": 1.0, "compute": 2.9, "alone": 0.9, "both": 3.2}
+    quiet = [worker(slow, 1.02), worker(fast, 1.0)]
+    loud = [worker({kind: 2 * s for kind, s in slow.items()}, 1.2), worker(fast, 1.0)]
+    row = overlap.figures([quiet, loud])
+    assert (row["rounds"], row["rounds_left_out"]) == (2, 2)
+    assert row["share"] == 0.5 and row["hidden"] == pytest.approx(0.8)
+    assert row["hidden_quartiles"] == pytest.approx([0.8] * 3)
+    assert row["hidden_by_trace"] == 0.5 and row["pause"] == 0.002
+    assert overlap.figures([loud, loud])["rounds_left_out"] == 0  # it is all there is

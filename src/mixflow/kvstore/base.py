@@ -13,8 +13,11 @@ from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 Found = TypeVar("Found")
 #: Bytes of small keys that travel together: a message costs about as much as so many bytes.
 GROUP_BYTES = 1 << 20
-#: The same of the first group where a slow link may lie between: nothing hides its transfer.
-FIRST_BYTES = 16 << 10
+#: The same where a slow link may lie between: of the first group, whose transfer nothing hides, and
+#: of the others.
+FIRST_BYTES, FAR_BYTES = 16 << 10, 512 << 10
+#: How much larger each group is than the one before, until they are as large as they may be.
+GROWTH = 4
 
 
 class KVStoreBase:
@@ -202,9 +205,9 @@ def in_groups(
 ) -> list[list[Found]]:
     """Neighbours together as long as their sizes add up to at most `limit`; each item once.
 
-    With `first`, the first group has at most so many bytes and each next one twice as many, up to
-    `limit`: the gradients of the first layers come last, and the fewer bytes wait for them, the
-    more of a slow link's time passes while the backward pass still goes on.
+    With `first`, the first group has at most so many bytes and each next one `GROWTH` times as
+    many, up to `limit`: the gradients of the first layers come last, and the fewer bytes wait for
+    them, the more of a slow link's time passes while the backward pass still goes on.
 
     Args:
         items: in order.
@@ -216,7 +219,7 @@ def in_groups(
     for item, size in zip(items, sizes, strict=True):
         if size > room:
             groups.append([])
-            room, most = most, min(2 * most, limit)
+            room, most = most, min(GROWTH * most, limit)
         groups[-1].append(item)
         room -= size
     return groups

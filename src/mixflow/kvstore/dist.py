@@ -23,7 +23,9 @@ from ..optimizer import Optimizer
 from ..optimizer.describe import describe
 from . import row_gradients, states
 from .base import (
+    FAR_BYTES,
     FIRST_BYTES,
+    GROUP_BYTES,
     as_arrays,
     check_new,
     in_groups,
@@ -195,9 +197,8 @@ class DistKVStore(Member):
             known.steps += 1
         sizes = [known.nbytes for _, known, _, _ in found]
         near = all(map(self._link.near, self._servers))
-        for number, group in enumerate(
-            in_groups(found, sizes, first=None if near else FIRST_BYTES)
-        ):
+        limits = (GROUP_BYTES, None) if near else (FAR_BYTES, FIRST_BYTES)
+        for number, group in enumerate(in_groups(found, sizes, *limits)):
             self._exchange(group, priority - number)
 
     def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:

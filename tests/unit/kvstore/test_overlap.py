@@ -8,7 +8,7 @@ import pytest
 
 from mixflow.errors import FormatError
 from mixflow.kvstore.appliers import Optimizing, _as_tensor
-from mixflow.kvstore.base import FIRST_BYTES, in_groups
+from mixflow.kvstore.base import FAR_BYTES, FIRST_BYTES, GROUP_BYTES, GROWTH, in_groups
 from mixflow.kvstore.client import Client
 from mixflow.kvstore.messages import Applied, Done, Gradient, Push, Received, Values
 from mixflow.kvstore.policy import Part, Sync
@@ -29,13 +29,13 @@ READY = [BACKWARD * (1 - place / len(SIZES)) for place in range(len(SIZES))]
     ("sizes", "expected"),
     [
         ([], []),
-        ([1, 1, 1, 1, 1, 1, 1, 1, 1, 1], [[0, 1], [2, 3, 4, 5], [6, 7, 8, 9]]),
+        ([1] * 17, [[0, 1], [*range(2, 10)], [*range(10, 17)]]),
         ([5, 1, 1, 1], [[0], [1, 2, 3]]),
-        ([1, 4, 5, 5, 5], [[0], [1], [2], [3], [4]]),
+        ([1, 4, 5, 5, 5], [[0], [1], [2, 3], [4]]),
     ],
 )
 def test_the_first_groups_are_small(sizes, expected):
-    assert in_groups(range(len(sizes)), sizes, limit=8, first=2) == expected
+    assert in_groups(range(len(sizes)), sizes, limit=10, first=2) == expected
 
 
 def test_groups_grow_up_to_the_limit():
@@ -44,7 +44,9 @@ def test_groups_grow_up_to_the_limit():
     groups = in_groups(range(500), sizes, limit=300, first=10)
     assert [item for group in groups for item in group] == list(range(500))
     for number, group in enumerate(groups):
-        assert len(group) == 1 or sum(sizes[item] for item in group) <= min(10 << number, 300)
+        assert len(group) == 1 or sum(sizes[item] for item in group) <= min(
+            10 * GROWTH**number, 300
+        )
     assert in_groups([0, 1], [1, 1], limit=1, first=100) == [[0], [1]]
 
 
@@ -52,9 +54,8 @@ class Exchange:
     """One step's push and pull of two workers with a server over slow links, under a clock of its
     own: the real client, shard, parcels and links, and no processor time."""
 
-    def __init__(self, rate, first):
-        sizes = [4 * size for size in SIZES]
-        self.groups = in_groups(range(len(sizes)), sizes, first=first)
+    def __init__(self, rate, limits):
+        self.groups = in_groups(range(len(SIZES)), [4 * size for size in SIZES], *limits)
         self.shard = Shard("server", Sync(), Optimizing(), workers=2)
         self.clients = [Client(f"w{rank}", rank, lambda key: "server", Sync()) for rank in (0, 1)]
         self.links = {name: Mangler(Faults(rate=rate)) for name in ("server", "w0", "w1")}
@@ -98,25 +99,25 @@ class Exchange:
         return now
 
 
-def hidden(share, first):
+def hidden(share, *limits):
     """Share of the communication that the backward pass hides, where communication alone takes
     `share` of it."""
     nothing = [0.0] * len(SIZES)
     bytes_per_s = 1e6
-    alone = Exchange(bytes_per_s, first).run(nothing)
+    alone = Exchange(bytes_per_s, limits).run(nothing)
     rate = bytes_per_s * alone / (share * BACKWARD)
-    return 1 - (Exchange(rate, first).run(READY) - BACKWARD) / (share * BACKWARD)
+    return 1 - (Exchange(rate, limits).run(READY) - BACKWARD) / (share * BACKWARD)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
 def test_small_first_groups_hide_most_of_a_slow_link(share):
-    assert hidden(share, FIRST_BYTES) > 0.9
-    assert hidden(share, None) < 0.2
+    assert hidden(share, FAR_BYTES, FIRST_BYTES) > 0.9
+    assert hidden(share, GROUP_BYTES) < 0.2
 
 
 def test_a_link_that_takes_longer_is_hidden_in_part():
-    assert 0.5 < hidden(1.0, FIRST_BYTES) < 0.9
-    assert hidden(1.0, None) < 0.2
+    assert 0.5 < hidden(1.0, FAR_BYTES, FIRST_BYTES) < 0.9
+    assert hidden(1.0, GROUP_BYTES) < 0.2
 
 
 def gradients(**sizes):
