@@ -36,6 +36,13 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--take", type=int, help="pushes that make an update, of dist_backup")
     command.add_argument("--deadline", type=float, default=60.0, help="seconds of any wait")
     command.add_argument(
+        "--lease",
+        type=float,
+        default=1.0,
+        help="seconds between two deposits of a lone worker, which holds the state itself; "
+        "0: the servers make every update",
+    )
+    command.add_argument(
         "--restarts", type=int, default=3, help="how often each worker is started again"
     )
     command.add_argument(
@@ -89,6 +96,7 @@ def launch(args: argparse.Namespace) -> None:
         give_up=args.give_up,
         faults=Faults.from_text(args.faults),
         sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
+        lease=args.lease,
     )
     seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
     folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""

@@ -57,7 +57,8 @@ def take(
     name = uuid.uuid4().hex
     try:
         store._wait("lease", lambda c, now: c.lend(store._servers, name, now))
-    except MixflowError:  # somebody else takes part
+    except MixflowError:  # somebody else takes part; some server may have lent it all the same
+        store._wait("lease", lambda c, now: c.deposit(store._servers, name, 0, {}, now, True))
         return None
     made = Lease(store, dict(zip(keys, known, strict=True)), grads, weights, name, steps.pop())
     made.start()
@@ -119,18 +120,18 @@ class Lease:
             MixflowError: the servers did not take a deposit.
         """
         with self._lock:
-            if self._held:
+            held = self._held
+            if held:
                 if self._error:
                     raise MixflowError(self._error)
                 self._follow_rate()
                 self._update.run()
                 self._step += 1
-                step = self._step
-        if not self._held:
+        if not held:  # the next push must come after the last deposit
             self._given_back.wait(3 * self._store.options.deadline)
             return False
         pulse = self._store._pulse
-        if pulse is not None and pulse.has_snapshots and pulse.is_due(step):
+        if pulse is not None and pulse.has_snapshots and pulse.is_due(self._step):
             self.deposit()
         return True
 
