@@ -116,15 +116,13 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_cells_of_platforms_time_whole_passes(programs: Any) -> None:
+def test_cells_of_platforms_are_the_same_work_for_all(programs: Any) -> None:
     tasks = programs("tasks")
     names = [cell.name for cell in tasks.all_cells()]
     assert len(set(names)) == len(names)
     for cell in tasks.all_cells():
         assert tasks.Cell.from_json(cell.to_json()) == cell
-        assert cell.samples <= cell.rows * max(1, cell.steps // cell.steps_per_pass)
-        if cell.batch != 1:
-            assert cell.steps % cell.steps_per_pass == 0
+        assert cell.passes * cell.rows == cell.steps * cell.size * cell.workers
         last = cell.batch_rows(cell.steps_per_pass - 1)
         assert last.stop <= cell.rows // cell.workers
         assert cell.batch_rows(cell.steps_per_pass) == cell.batch_rows(0)
@@ -179,15 +177,56 @@ def test_first_values_and_gradients_of_platforms(programs: Any, monkeypatch: Any
         weight[place] = before
 
 
+#: A program that "trains" as the programs of the platforms do: it counts its blocks.
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import tasks
+watch, blocks = tasks.Watch(sys.argv[2], int(sys.argv[3])), 0
+while watch.begin():
+    blocks += 1
+    watch.end(**({"passes": 4.0} if blocks == 2 else {}))
+if sys.argv[3] == "0":
+    watch.write([tasks.np.full((10, 784), blocks), tasks.np.zeros(10)])
+"""
+
+
+def test_platforms_take_turns_block_by_block(
+    programs: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    jobs, tasks = programs("jobs"), programs("tasks")
+    cell = tasks.Cell("softmax", "sync", 100, 2)
+    judged = []
+    monkeypatch.setattr(tasks, "judge", lambda c, w: judged.append(w[0][0, 0]) or {"loss": 1.0})
+
+    def processes(cell: Any, out: str) -> Any:
+        command = [sys.executable, "-c", PROGRAM, str(jobs.PROGRAMS), out]
+        return jobs.Processes([([*command, str(rank)], {}) for rank in (0, 1)], 2, 2)
+
+    runner = jobs.Runner(processes, [cell])
+    measure = runner.cases[cell.name]()
+    first, second = measure(), measure()
+    assert first > 0 and second > 0
+    figures = runner.figures[cell.name]()
+    assert figures["blocks"] == [round(first, 6), round(second, 6)]
+    assert figures["timed_passes"] == pytest.approx(cell.passes + 4.0)
+    assert judged == [2.0]
+    assert measure() is None  # its processes have ended
+
+
 def test_a_job_that_does_not_end_well_is_reported(programs: Any, monkeypatch: Any) -> None:
     jobs = programs("jobs")
     cell = jobs.tasks.Cell("softmax", "sync", 100, 1)
-    codes = {"fails": "raise SystemExit('no such model')", "hangs": "import time; time.sleep(60)"}
-    monkeypatch.setattr(jobs, "LIMIT", 1.0)
-    for code, text in zip(codes.values(), ("no such model", "not within 1 s"), strict=True):
+    codes = {
+        "raise SystemExit('no such model')": (60.0, "no such model"),
+        "print('too early')": (60.0, "ended before its time: too early"),
+        "import time; time.sleep(60)": (0.5, "not within 0.5 s"),
+    }
+    for code, (limit, text) in codes.items():
+        monkeypatch.setattr(jobs, "LIMIT", limit)
 
         def processes(cell: Any, out: str, code: str = code) -> Any:
-            return jobs.Processes([([sys.executable, "-c", code], {})], 1)
+            return jobs.Processes([([sys.executable, "-c", code], {})], 1, 1)
 
         runner = jobs.Runner(processes, [cell])
         assert runner.cases[cell.name]()() is None

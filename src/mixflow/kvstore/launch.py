@@ -25,6 +25,13 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--take", type=int, help="pushes that make an update, of dist_backup")
     command.add_argument("--deadline", type=float, default=60.0, help="seconds of any wait")
     command.add_argument(
+        "--lease",
+        type=float,
+        default=1.0,
+        help="seconds between two deposits of a lone worker, which holds the state itself; "
+        "0: the servers make every update",
+    )
+    command.add_argument(
         "--restarts", type=int, default=3, help="how often each worker is started again"
     )
     command.add_argument(

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MixflowError, MXNetError
 from ..optimizer import Optimizer
@@ -36,6 +36,9 @@ from .transport.local import host_id, is_there, name_of
 from .transport.segments import available
 from .transport.zeromq import Link
 from .utilisation import Sampler, start_sampler
+
+if TYPE_CHECKING:
+    from .lease import Lease
 
 #: Seconds that a job's servers may take to start, and that its workers are waited for to know who
 #: shares a host.
@@ -109,6 +112,7 @@ class Member(KVStore):
         self._sampler: Sampler | None = None
         self._resumed = resumed
         self._pulse: Pulse | None = None
+        self._lease: Lease | None = None
         self.first_step = self.steps_to_skip = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
@@ -304,7 +308,8 @@ class Member(KVStore):
         """
         if self._pulse is None:
             return True
-        self._pulse.step_done(state)
+        if self._pulse.step_done(state) and self._lease is not None:
+            self._lease.deposit()
         return not self._pulse.leave
 
     def _close_at_exit(self) -> None:
@@ -325,6 +330,8 @@ class Member(KVStore):
     def abandon(self) -> None:
         """Ends the connection without a word: to the servers the worker is lost, not done."""
         self._closed = True
+        if self._lease is not None:
+            self._lease.abandon()
         if self._pulse is not None:
             self._pulse.close()
         self._link.close()
@@ -333,6 +340,12 @@ class Member(KVStore):
     def _end_sampler(self) -> None:
         if self._sampler:
             self._sampler.close()
+
+    def _end_lease(self) -> None:
+        """Gives the state back, if this worker holds it."""
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None
 
     def _wait_for_pushes(self) -> None:
         """The last pushes may still wait for their gradients, unknown to the link.
@@ -349,6 +362,7 @@ class Member(KVStore):
             return
         self._closed = True
         try:
+            self._end_lease()
             with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
                 self._wait_for_pushes()
             self._link.settle(2 * self.options.deadline)

@@ -155,6 +155,35 @@ class PutStates(Message):
 
 
 @dataclass(slots=True)
+class Lend(Message):
+    """A worker that is alone asks to hold the state and to update it itself, under a name for this
+    lease. Answered by `Done`, or by `Failed` where it is not alone."""
+
+    worker: int = 0
+    lease: str = ""
+
+
+@dataclass(slots=True)
+class Deposit(Message):
+    """The state that a lone worker holds, as it is after `step` of its steps: values under
+    `join_name(slice, '')`, optimizer states under their names; empty: it is as it was. `last`: the
+    lease ends. Answered by `Kept`."""
+
+    worker: int = 0
+    lease: str = ""
+    step: int = 0
+    last: bool = False
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Kept(Message):
+    """The deposit is durable; `recalled`: somebody waits for the state, the lease must end."""
+
+    recalled: bool = False
+
+
+@dataclass(slots=True)
 class Received(Message):
     """The push arrived; its gradients need not be sent again unless the server restarts."""
 

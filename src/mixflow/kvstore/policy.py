@@ -160,6 +160,17 @@ class Policy:
         progress.applied += len(workers)
         progress.version += 1
 
+    def advance(self, progress: Progress, worker: int, step: int, members: Members) -> bool:
+        """A worker that was alone has made all of its steps before `step`; False: no news."""
+        made = step - (progress.version if self.rounds else progress.clock(worker, members))
+        if made <= 0:
+            return False
+        progress.version += made
+        progress.applied += made
+        if not self.rounds:
+            progress.clocks[worker] = step
+        return True
+
     def next_step(self, last: int, version: int) -> int:
         """Step of a worker's next push: `last` is its latest one (-1: none), `version` what it
         read."""

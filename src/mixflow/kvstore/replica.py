@@ -24,6 +24,7 @@ from .messages import (
     Done,
     Fetch,
     Fetched,
+    Kept,
     Message,
     Placed,
     Replicate,
@@ -34,7 +35,7 @@ from .policy import Progress
 from .server import Outgoing, Shard
 from .slots import Ledger
 
-CONFIRMATIONS = (Applied, Done, Placed, Report)
+CONFIRMATIONS = (Applied, Done, Kept, Placed, Report)
 ROSTER = ""
 VALUE = ""
 #: Bytes per second of a link that is slow but works.

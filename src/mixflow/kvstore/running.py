@@ -154,6 +154,7 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         give_up=args.give_up,
         faults=Faults.from_text(args.faults),
         sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
+        lease=args.lease,
     )
     seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
     folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""

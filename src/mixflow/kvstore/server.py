@@ -6,9 +6,9 @@ shard counts parts (worker, step), not messages; it answers a repeated request w
 and it confirms with `Applied` only what `Ledger.commit` has made durable.
 
 A shard is made of roles over the same books: `rounds` (pushes), `reads`, `membership` (who takes
-part, barriers) and `catalog` (slices, settings, states). Pure logic: no socket, no thread, no clock
-of its own. `handle` and `tick` return what to send; the caller passes the time. Not thread-safe;
-one caller at a time.
+part, barriers), `catalog` (slices, settings, states) and `lending` (a lone worker's lease). Pure
+logic: no socket, no thread, no clock of its own. `handle` and `tick` return what to send; the
+caller passes the time. Not thread-safe; one caller at a time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from typing import Any
 from ..errors import MixflowError
 from .books import Books
 from .catalog import Catalog
+from .lending import Lending
 from .membership import Membership
 from .merging import Add, Arena, Assign
 from .messages import (
     Array,
     Ask,
     Configure,
+    Deposit,
     Enter,
     Failed,
     FetchStates,
     Init,
     Join,
     Leave,
+    Lend,
     Message,
     Outgoing,
     Place,
@@ -82,11 +85,13 @@ class Shard:
         self._reads = Reads(self._books)
         self._catalog = Catalog(self._books, self._reads, Rules(policy, applier, Add()), directory)
         self.rounds = Rounds(self._books, self._reads, decode)
+        self._lending = Lending(self._books)
         self._handlers = self._handlers_by_message()
         roster = self._books.ledger.roster()
         if roster is not None:  # goes on from what an earlier process of this shard has committed
             self._membership.restore(roster)
             self._catalog.restore(roster)
+            self._lending.restore(roster)
         self._catalog.restore_slices()
 
     def _handlers_by_message(self) -> dict[type[Message], Callable[[Any, float], None]]:
@@ -104,6 +109,8 @@ class Shard:
             Ask: lambda message, now: catalog.ask(message),
             FetchStates: lambda message, now: catalog.fetch_states(message),
             PutStates: lambda message, now: catalog.put_states(message),
+            Lend: lambda message, now: self._lending.lend(message),
+            Deposit: lambda message, now: self._lending.deposit(message),
         }
 
     # -- what it is made of
@@ -157,7 +164,8 @@ class Shard:
 
     def roster(self) -> dict[str, Any]:
         """Membership, settings and directory as plain values."""
-        return self._membership.to_json() | self._catalog.to_json()
+        parts = (self._membership, self._catalog, self._lending)
+        return {name: value for part in parts for name, value in part.to_json().items()}
 
     def move_values(self, arena: Arena) -> None:
         """Keeps the values in another arena from now on."""
@@ -172,13 +180,20 @@ class Shard:
         """Serves one message and returns what to send. A bad request is answered by `Failed`;
         it changes nothing. Arrays in the answers are the shard's own: copy or encode them before
         the next call."""
-        books = self._books
+        books, lending = self._books, self._lending
         books.out = []
+        if lending.holds_back(message, now):
+            return books.out
+        self._serve(message, now)
+        for waited in lending.freed():
+            self._serve(waited, now)
+        return books.out
+
+    def _serve(self, message: Message, now: float) -> None:
         try:
             self._handlers[type(message)](message, now)
         except MixflowError as error:
-            books.send(message.sender, Failed(self.name, message.number, str(error)))
-        return books.out
+            self._books.send(message.sender, Failed(self.name, message.number, str(error)))
 
     def _push(self, message: Push, now: float) -> None:
         self._membership.check_pushers(message, self.deadline)
@@ -221,6 +236,8 @@ class Shard:
         if lost:
             self._membership.give_up(lost)
             self.rounds.settle(self.slots, now)
+            for waited in self._lending.freed():
+                self._serve(waited, now)
         return books.out
 
     def next_deadline(self) -> float | None:
@@ -236,6 +253,7 @@ class Shard:
     def _waits(self) -> Iterable[Wait]:
         yield from self._reads.waits()
         yield from self._membership.waits()
+        yield from self._lending.waits()
 
     def _timed_out(self, what: str, reader: Reader, missing: frozenset[int]) -> Failed:
         names = ", ".join(map(str, sorted(missing)))

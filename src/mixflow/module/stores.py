@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,6 +15,7 @@ from ..ndarray import NDArray
 
 if TYPE_CHECKING:
     from ..kvstore import DistKVStore
+    from .executor_group import ExecutorGroup
 
 
 def _of_a_job(store: Any) -> TypeGuard[DistKVStore]:
@@ -147,6 +148,43 @@ def fill(
     store.set_optimizer(optimizer)
     for index, arrays in weights.items():
         store.pull(index, arrays, priority=-index)
+
+
+class Updates:
+    """The updates of a module by its store: where a job's lone worker holds the state they are
+    made in this process.
+
+    Args:
+        store: of the module.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._own: Callable[[], bool] | None = None
+
+    def run(self, group: ExecutorGroup, names: Callable[[], Sequence[str]]) -> None:
+        """One update of the parameters of a group of executors."""
+        if self._own is not None and self._own():
+            return
+        trained = names()
+        grads = [group.arrays("grad", name) for name in trained]
+        args = [group.arrays("arg", name) for name in trained]
+        if self._own is None:
+            self._own = self._lent(grads, args)
+            if self._own():
+                return
+        update(self._store, grads, args)
+
+    def _lent(self, grads: Sequence[Any], args: Sequence[Any]) -> Callable[[], bool]:
+        """What makes an update while the state is held; it gives False where the store has to."""
+        if not _of_a_job(self._store) or any(len(some) > 1 for some in args):
+            return _no
+        firsts = ([some[0] for some in found] for found in (grads, args))
+        return self._store.lend(list(range(len(grads))), *firsts) or _no
+
+
+def _no() -> bool:
+    return False
 
 
 def update(store: Any, grads: Sequence[Any], args: Sequence[Any]) -> None:
