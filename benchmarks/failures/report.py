@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ COLUMNS = (
     "counter exact",
     "curve the same",
     "final loss",
-    "farthest from it",
+    "apart, mean (worst step)",
     "went back",
     "undisturbed",
     "lost, median",
@@ -56,12 +57,13 @@ def cells(quiet: list[dict], hurt: list[dict]) -> list[str]:
     lost = [row["seconds"] - usual for row in hurt]
     ends = [row["final_loss"] for row in hurt if row["final_loss"] is not None]
     apart = [row["curve_distance"] for row in hurt if row["curve_distance"] is not None]
+    mean = [row["curve_mean_distance"] for row in hurt if row["curve_distance"] is not None]
     return [
         str(len(hurt)),
         f"{sum(row['counter_exact'] for row in hurt)} of {len(hurt)}",
         f"{sum(x < SAME for x in apart)} of {len(hurt)}",
         f"{min(ends):.4f} to {max(ends):.4f}",
-        f"{max(apart):.1g}",
+        "0" if max(apart) < SAME else f"{max(mean):.1g} ({max(apart):.1g})",
         str(sum(bool(row["went_back"]) for row in hurt)),
         f"{usual:.1f} s",
         f"{statistics.median(lost):.1f} s",
@@ -76,11 +78,14 @@ def noise_text(rows: list[dict]) -> str:
     seeds = [row for row in rows if row["kind"] == "noise"]
     text = f"{len(quiet)} undisturbed runs: at most {same:.1g} from each other at any step."
     if len(seeds) > 1:
+        pairs = itertools.combinations([np.array(row["curve"]) for row in seeds], 2)
+        apart = statistics.fmean(float(np.abs(a - b).mean()) for a, b in pairs)
         ends = [row["final_loss"] for row in seeds]
         spread = statistics.stdev(ends)
         text += (
             f" {len(seeds)} seeds of the training: final loss {statistics.fmean(ends):.4f} "
-            f"± {spread:.4f} (standard deviation)."
+            f"± {spread:.4f} (standard deviation); two of their curves are {apart:.2g} apart in the "
+            "mean over all steps."
         )
     return text
 
