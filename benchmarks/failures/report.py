@@ -53,8 +53,7 @@ def table(rows: list[dict]) -> str:
 
 def cells(quiet: list[dict], hurt: list[dict]) -> list[str]:
     """What the table says of a kind."""
-    usual = statistics.median(row["seconds"] for row in quiet)
-    lost = [row["seconds"] - usual for row in hurt]
+    usual, lost = times(quiet, hurt)
     ends = [row["final_loss"] for row in hurt if row["final_loss"] is not None]
     apart = [row["curve_distance"] for row in hurt if row["curve_distance"] is not None]
     mean = [row["curve_mean_distance"] for row in hurt if row["curve_distance"] is not None]
@@ -65,10 +64,19 @@ def cells(quiet: list[dict], hurt: list[dict]) -> list[str]:
         f"{min(ends):.4f} to {max(ends):.4f}",
         "0" if max(apart) < SAME else f"{max(mean):.1g} ({max(apart):.1g})",
         str(sum(bool(row["went_back"]) for row in hurt)),
-        f"{usual:.1f} s",
-        f"{statistics.median(lost):.1f} s",
-        f"{max(lost):.1f} s",
+        *([f"{usual:.1f} s", f"{statistics.median(lost):.1f} s"] if lost else ["", ""]),
+        f"{max(lost):.1f} s" if lost else "",
     ]
+
+
+def times(quiet: list[dict], hurt: list[dict]) -> tuple[float, list[float]]:
+    """Median seconds of undisturbed runs, and what each moment took more: of runs that were timed
+    (not beside other work)."""
+    usual = [row["seconds"] for row in quiet if row["timed"]]
+    if not usual:
+        return 0.0, []
+    middle = statistics.median(usual)
+    return middle, [row["seconds"] - middle for row in hurt if row["timed"]]
 
 
 def noise_text(rows: list[dict]) -> str:
@@ -84,8 +92,8 @@ def noise_text(rows: list[dict]) -> str:
         spread = statistics.stdev(ends)
         text += (
             f" {len(seeds)} seeds of the training: final loss {statistics.fmean(ends):.4f} "
-            f"± {spread:.4f} (standard deviation); two of their curves are {apart:.2g} apart in the "
-            "mean over all steps."
+            f"± {spread:.4f} (standard deviation); two of their curves are {apart:.2g} apart in "
+            "the mean over all steps."
         )
     return text
 
@@ -106,8 +114,7 @@ def draw(rows: list[dict], path: Path) -> None:
         )
     for number, name in enumerate(KINDS):
         quiet, hurt = of(rows, name)
-        usual = statistics.median(row["seconds"] for row in quiet) if quiet else 0.0
-        lost = [row["seconds"] - usual for row in hurt]
+        _, lost = times(quiet, hurt)
         right.plot(lost, [number] * len(lost), "o", ms=4, alpha=0.5, color=f"C{number % 10}")
         for row in hurt:
             steps = POINT * (np.arange(len(row["curve"])) + 0.5)
