@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,20 @@ def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
     assert not run.wanted("a, sync", ["b*"])
     assert run.amounts([], "seconds") == {}
     assert run.amounts([3.0, 1.0, 2.0], "seconds")["median_seconds"] == 2.0
+
+
+def test_the_table_of_failures_is_that_of_its_rows(load: Any) -> None:
+    pytest.importorskip("psutil")
+    report = load("failures/report.py")
+    paths = sorted((ROOT / "results" / "failures").glob("*.json"))
+    rows = [row for path in paths for row in json.loads(path.read_text())]
+    assert rows and all(row["right"] for row in rows)
+    assert report.table(rows) in report.DOCUMENT.read_text()
+    quiet, hurt = report.of(rows, "worker")
+    # Runs beside other work count, but their times say nothing.
+    slow = {**hurt[0], "seconds": 1000.0, "timed": False}
+    assert report.times(quiet, [slow, *hurt])[1] == report.times(quiet, hurt)[1]
+    assert report.cells(quiet, [slow, *hurt])[0] == str(len(hurt) + 1)
+    assert report.cells(quiet, [{**slow, "counter_exact": False}, *hurt])[1].startswith(
+        f"{len(hurt)} of "
+    )
