@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -298,3 +299,20 @@ def test_overlap_by_blocks(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["hidden_quartiles"] == pytest.approx([0.8] * 3)
     assert row["hidden_by_trace"] == 0.5 and row["pause"] == 0.002
     assert overlap.figures([loud, loud])["rounds_left_out"] == 0  # it is all there is
+
+
+def test_the_table_of_failures_is_that_of_its_rows(load: Any) -> None:
+    pytest.importorskip("psutil")
+    report = load("failures/report.py")
+    paths = sorted((ROOT / "results" / "failures").glob("*.json"))
+    rows = [row for path in paths for row in json.loads(path.read_text())]
+    assert rows and all(row["right"] for row in rows)
+    assert report.table(rows) in report.DOCUMENT.read_text()
+    quiet, hurt = report.of(rows, "worker")
+    # Runs beside other work count, but their times say nothing.
+    slow = {**hurt[0], "seconds": 1000.0, "timed": False}
+    assert report.times(quiet, [slow, *hurt])[1] == report.times(quiet, hurt)[1]
+    assert report.cells(quiet, [slow, *hurt])[0] == str(len(hurt) + 1)
+    assert report.cells(quiet, [{**slow, "counter_exact": False}, *hurt])[1].startswith(
+        f"{len(hurt)} of "
+    )
