@@ -234,6 +234,33 @@ def test_a_job_that_does_not_end_well_is_reported(programs: Any, monkeypatch: An
         assert text in runner.figures[cell.name]()["unfinished"]
 
 
+def test_cells_of_platforms_name_the_fastest_and_doubt_other_losses(load: Any) -> None:
+    module = load("platform_cells.py")
+
+    def row(case: str, rival: str, seconds: float | None, loss: float) -> dict[str, Any]:
+        timed = {"median_seconds": seconds} if seconds else {"unfinished": "not within 1 s"}
+        return {"case": case, "rival": rival, "loss": loss, **timed}
+
+    rows = [
+        row("a, sync, x", "ours", 2.0, 0.5),
+        row("a, sync, x", "mxnet", 3.0, 0.5001),
+        row("a, sync, x", "torch", 1.0, 0.6),
+        row("a, sync, x", "spark_mllib", None, 9.0),
+        row("b, async, x", "ours", 1.0, 0.5),
+        row("b, async, x", "mxnet", 4.0, 0.55),
+        row("c, staleness 3, x", "ours", 1.0, 0.5),
+    ]
+    lost, won, alone = module.cells(rows)
+    assert (lost["fastest"], lost["ratio"]) == ("torch", 0.5)
+    assert lost["spread"] == pytest.approx(0.1)
+    assert (won["fastest"], won["ratio"], alone["ratio"]) == ("mxnet", 4.0, None)
+    text = module.table([won, alone, lost]).splitlines()
+    assert text[2] == "| a, sync, x | 2 s | 1 s (torch) | 0.50 | 1.0e-01 (too much) |"
+    assert text[3] == "| b, async, x | 1 s | 4 s (mxnet) | 4.00 | 5.0e-02 |"
+    assert text[4] == "| c, staleness 3, x | 1 s | no other has it |  |  |"
+    assert text[-1].endswith("in 1 of 2 cells.")
+
+
 def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
     run = load("run.py")
     old = [{"case": c, "rival": r, "n": 1} for c in "ab" for r in ("ours", "mxnet")]
