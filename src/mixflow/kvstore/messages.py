@@ -222,17 +222,23 @@ class Failed(Message):
 @dataclass(slots=True)
 class Replicate(Message):
     """A shard's committed record for the shard that stands by for it; the number orders a
-    process's records. `key` '' is the roster. Answered by `Replicated`."""
+    process's records. `key` '' is the roster. Answered by `Replicated`.
+
+    With `base` it is a difference to the record of that number: arrays are given in full or as the
+    rows in `rows`, int64: the values per row, then rising row numbers."""
 
     key: str = ""
     incarnation: int = 0
     record: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
+    rows: dict[str, Array] = field(default_factory=dict)
+    base: int = 0
 
 
 @dataclass(slots=True)
 class Replicated(Message):
-    """The record of this key and number, or a later one, is kept here too."""
+    """The record of this key and number, or a later one, is kept here too. Number 0: a difference
+    came to a record that is not here; the whole is needed."""
 
     key: str = ""
     incarnation: int = 0
