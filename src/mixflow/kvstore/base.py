@@ -13,6 +13,8 @@ from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 Found = TypeVar("Found")
 #: Bytes of small keys that travel together: a message costs about as much as so many bytes.
 GROUP_BYTES = 1 << 20
+#: The same of the first group where a slow link may lie between: nothing hides its transfer.
+FIRST_BYTES = 16 << 10
 
 
 class KVStoreBase:
@@ -188,21 +190,28 @@ def as_arrays(value: Any) -> Sequence[Any]:
 
 
 def in_groups(
-    items: Sequence[Found], sizes: Sequence[int], limit: int = GROUP_BYTES
+    items: Sequence[Found],
+    sizes: Sequence[int],
+    limit: int = GROUP_BYTES,
+    first: int | None = None,
 ) -> list[list[Found]]:
     """Neighbours together as long as their sizes add up to at most `limit`; each item once.
+
+    With `first`, the first group has at most so many bytes and each next one twice as many, up to
+    `limit`: the gradients of the first layers come last, and the fewer bytes wait for them, the
+    more of a slow link's time passes while the backward pass still goes on.
 
     Args:
         items: in order.
         sizes: bytes of each.
-        limit: bytes; an item that is larger stands alone.
+        limit, first: bytes; an item that is larger stands alone.
     """
     groups: list[list[Found]] = []
-    room = -1
+    room, most = -1, limit if first is None else min(first, limit)
     for item, size in zip(items, sizes, strict=True):
         if size > room:
             groups.append([])
-            room = limit
+            room, most = most, min(2 * most, limit)
         groups[-1].append(item)
         room -= size
     return groups

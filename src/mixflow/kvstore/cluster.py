@@ -277,6 +277,7 @@ class Job:
         hosts = self.spawner.hosts()
         for name, process in ended.items():
             self._is_recovering(name)
+            self.roll.gone[name] = self._incarnations[name]
             self._note("server ended", name, code=process.exit_code())
             if not self._may_restart(name, self.options.server_restarts):
                 raise MixflowError(

@@ -23,6 +23,7 @@ from ..optimizer import Optimizer
 from ..optimizer.describe import describe
 from . import row_gradients, states
 from .base import (
+    FIRST_BYTES,
     as_arrays,
     check_new,
     in_groups,
@@ -189,7 +190,10 @@ class DistKVStore(Member):
             self._check_shapes(k, outs, known)
             found.append((k, known, self._merge(k, as_arrays(v), known), outs))
         sizes = [known.nbytes for _, known, _, _ in found]
-        for number, group in enumerate(in_groups(found, sizes)):
+        near = all(map(self._link.near, self._servers))
+        for number, group in enumerate(
+            in_groups(found, sizes, first=None if near else FIRST_BYTES)
+        ):
             self._exchange(group, priority - number)
 
     def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:

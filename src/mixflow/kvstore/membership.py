@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..errors import MixflowError
 from .books import Books
-from .messages import Done, Enter, Join, Leave
+from .messages import Done, Enter, Join, Leave, Push
 from .policy import Member
 from .reads import Wait
 from .slots import Reader, add_reader
@@ -30,6 +31,8 @@ class Membership:
         # All of a job's first workers are expected from the start: a round must not close
         # before the slow starters have joined.
         books.members.update((worker, Member()) for worker in range(workers))
+        #: Workers that were not waited for any more, until they join again.
+        self._given_up: set[int] = set()
         self._epochs: dict[int, int] = {}
         self._barriers: dict[int, int] = {}
         self._entered: list[Reader] = []
@@ -40,6 +43,7 @@ class Membership:
         self._books.members.update((int(w), Member(int(first))) for w, first in roster["members"])
         self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
         self._barriers = {int(w): int(count) for w, count in roster["barriers"]}
+        self._given_up = {int(w) for w in roster.get("given_up", ())}
 
     def to_json(self) -> dict[str, Any]:
         """Its part of the roster."""
@@ -47,6 +51,7 @@ class Membership:
             "members": [(w, m.first) for w, m in sorted(self._books.members.items())],
             "epochs": sorted(self._epochs.items()),
             "barriers": sorted(self._barriers.items()),
+            "given_up": sorted(self._given_up),
         }
 
     def join(self, message: Join) -> None:
@@ -55,6 +60,7 @@ class Membership:
         books = self._books
         if self._is_news(message.worker, message.epoch):
             books.members[message.worker] = Member(message.first)
+            self._given_up.discard(message.worker)
             for slot in books.slots.values():
                 slot.progress.join(message.worker, message.first)
             books.commit_roster()
@@ -72,6 +78,28 @@ class Membership:
             self._books.members.pop(worker, None)
         self._books.commit_roster()
         self._open_barrier()
+
+    def give_up(self, workers: Iterable[int]) -> None:
+        """`drop` of workers that did not say that they leave: they may come back."""
+        self._given_up.update(workers)
+        self.drop(workers)
+
+    def check_pushers(self, message: Push, deadline: float) -> None:
+        """A worker that was given up and is back must join first: the rounds of its steps are
+        closed, and it would take what it pushes for counted.
+
+        Raises:
+            MixflowError: a push of such workers alone.
+        """
+        if not self._given_up:
+            return
+        found = {part.worker for gradient in message.gradients.values() for part in gradient.parts}
+        if found <= self._given_up:
+            raise MixflowError(
+                f"[kvstore server {self._books.name}] expected a push of a worker that takes part, "
+                f"got one of worker {', '.join(map(str, sorted(found)))}, which was given up after "
+                f"{deadline:g} s; start it again to go on with the others"
+            )
 
     def _is_news(self, worker: int, epoch: int) -> bool:
         """Whether a change of membership is later than the last one: a copy of an old message

@@ -23,6 +23,8 @@ class Reads:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._early: dict[str, list[Reader]] = {}
+        #: Slices with readers, and some that have none any more.
+        self._awaited: dict[str, None] = {}
         #: When readers that are held are let go, and of which slice: a heap.
         self._holds: list[tuple[float, str]] = []
 
@@ -47,6 +49,7 @@ class Reads:
 
     def _add(self, key: str, reader: Reader) -> None:
         slot = self._books.slots[key]
+        self._awaited[key] = None
         reader.after, reader.until = slot.lateness.hold(reader.worker)
         if add_reader(slot.readers, reader) and reader.after > slot.progress.version:
             heapq.heappush(self._holds, (reader.until, key))
@@ -54,6 +57,7 @@ class Reads:
     def initialised(self, key: str, slot: Slot) -> None:
         """A slice is there: who waited for that waits for its version now."""
         slot.readers = self._early.pop(key, [])
+        self._awaited[key] = None
 
     def next_release(self) -> float | None:
         """When `release` has something to do, or None."""
@@ -97,8 +101,12 @@ class Reads:
 
     def waits(self) -> Iterable[Wait]:
         """Every list of readers."""
-        for key, slot in self._books.slots.items():
-            yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
+        for key in list(self._awaited):
+            slot = self._books.slots[key]
+            if slot.readers:
+                yield f"all pushes of '{key}'", slot.readers, partial(self._missing, slot)
+            else:
+                del self._awaited[key]
         for key, readers in self._early.items():
             yield f"'{key}' to be initialised", readers, lambda reader: frozenset({0})
 

@@ -26,10 +26,11 @@ POLL_MS = 100
 @dataclass
 class Roll:
     """What is known of a job's processes, kept by the rendezvous' thread; the job's own thread
-    reads it and sets `backups`, `leaving` and `plan`.
+    reads it and sets `backups`, `gone`, `leaving` and `plan`.
 
     `servers` holds incarnation, address and storage; `synced` who has everything of a server;
-    `backups` who shall (None: not chosen yet). `start` is what a worker needs to know of the
+    `backups` who shall (None: not chosen yet); `gone` the last incarnation of a server that has
+    ended: nobody is sent to its address any more. `start` is what a worker needs to know of the
     job's start.
     """
 
@@ -46,6 +47,7 @@ class Roll:
     take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
     hosts: dict[int, str] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
+    gone: dict[str, int] = field(default_factory=dict)
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
@@ -100,7 +102,8 @@ class Roll:
         return {**marks, "leave": rank in self.leaving}
 
     def _servers(self) -> dict[str, Any]:
-        ready = len(self.servers) == self.num_servers
+        there = [n for n, known in self.servers.items() if known[0] > self.gone.get(n, -1)]
+        ready = len(there) == self.num_servers
         order = sorted(self.servers, key=lambda name: (len(name), name))
         return {"servers": {n: self.servers[n][1] for n in order} if ready else None}
 

@@ -92,7 +92,7 @@ class Shard:
     def _handlers_by_message(self) -> dict[type[Message], Callable[[Any, float], None]]:
         rounds, catalog = self.rounds, self._catalog
         return {
-            Push: rounds.push,
+            Push: self._push,
             Query: rounds.query,
             Pull: lambda message, now: rounds.settle(self._reads.pull(message, now), now),
             Join: self._join,
@@ -180,6 +180,10 @@ class Shard:
             books.send(message.sender, Failed(self.name, message.number, str(error)))
         return books.out
 
+    def _push(self, message: Push, now: float) -> None:
+        self._membership.check_pushers(message, self.deadline)
+        self.rounds.push(message, now)
+
     def _init(self, message: Init, now: float) -> None:
         self._catalog.init(message)
         self.rounds.settle(message.values, now)
@@ -215,7 +219,7 @@ class Shard:
                     waiting.remove(reader)
                     books.send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
-            self._membership.drop(lost)
+            self._membership.give_up(lost)
             self.rounds.settle(self.slots, now)
         return books.out
 
