@@ -134,7 +134,10 @@ class Configure(Message):
 
 @dataclass(slots=True)
 class Ask(Message):
-    """Asks for a server's `Report`: what it has of each worker and slice."""
+    """Asks for a server's `Report`: what it has of each worker and slice. In `brief`, only how
+    often its members have changed."""
+
+    brief: bool = False
 
 
 @dataclass(slots=True)
@@ -205,10 +208,15 @@ class Done(Message):
 
 @dataclass(slots=True)
 class Report(Message):
-    """A server's state in figures: versions, clocks by worker, applied and dropped parts."""
+    """A server's state in figures: versions, clocks by worker, applied and dropped parts; its
+    members with their first steps; and of those that were, the first step and by slice the step up
+    to which their parts count. `changes` counts all that is said of members."""
 
     slices: dict[str, dict[str, Any]] = field(default_factory=dict)
     incarnation: int = 0
+    changes: int = 0
+    members: list[tuple[int, int]] = field(default_factory=list)
+    tenures: list[tuple[int, int, dict[str, int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
