@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,7 @@ class PartitionedIter(BatchIter):
         self._timeline: Timeline | None = None
         self._store: Any = None
         self._step, self._heard = 0, -1
+        self._heeded: set[Any] = set()
         self._names = data_name, label_name
         self._describe(source, batch_size * batches_per_partition)
         check_batch(type(self).__name__, (*self.provide_data, *self.provide_label))
@@ -309,7 +310,7 @@ class PartitionedIter(BatchIter):
         changes = store.changes_before(self._step, 0)
         for step in sorted({change.before for change in changes}):
             self._timeline = _changed(self._timeline, step, changes)
-        self._heard = self._step
+        self._heard, self._heeded = self._step, set(changes)
         epoch, taken = 0, 0
         if self._rank in self._timeline.at:
             epoch, taken = self._timeline.position(self._rank, self._step)
@@ -326,8 +327,9 @@ class PartitionedIter(BatchIter):
         if self._store is None or self._heard == self._step:
             return
         self._heard = self._step
-        changes = self._store.changes_before(self._step)
+        changes = set(self._store.changes_before(self._step)) - self._heeded
         if changes:
+            self._heeded |= changes
             assert self._timeline is not None
             self._timeline = _changed(self._timeline, self._step, changes)
             self._go_to(self._timeline.at.get(self._rank, self._epoch), [], 0, 0)
@@ -485,7 +487,7 @@ class PartitionedIter(BatchIter):
         return made
 
 
-def _changed(timeline: Timeline, step: int, changes: Sequence[Any]) -> Timeline:
+def _changed(timeline: Timeline, step: int, changes: Iterable[Any]) -> Timeline:
     """The time that begins with the changes before a step."""
     now = [change for change in changes if change.before == step]
     left = {c.worker: c.step for c in now if not c.joined}

@@ -9,6 +9,7 @@ from store_support import job, together
 
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
+from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.messages import Ask, Gradient, Init, Join, Leave, Push, Report
 from mixflow.kvstore.policy import Async, Part, Sync
 from mixflow.kvstore.server import Add, Memory, Shard
@@ -141,83 +142,72 @@ def test_all_survivors_hear_of_a_loss_before_the_same_step():
         assert [heard[rank, step] for step in range(6)] == [[], [], [], change, [], []]
 
 
+def written(folder, samples):
+    np.save(folder / "data.npy", np.arange(3.0 * samples, dtype="f4").reshape(samples, 3))
+    np.save(folder / "label.npy", np.zeros(samples, "f4"))
+    return {"kind": "npy", **{n: str(folder / f"{n}.npy") for n in ("data", "label")}}
+
+
 def test_a_joiner_begins_among_the_others_who_hear_of_it_after_its_first_step(tmp_path):
     """And each example of what they share comes once."""
-    np.save(tmp_path / "data.npy", np.arange(240, dtype="f4").reshape(80, 3))
-    np.save(tmp_path / "label.npy", np.zeros(80, "f4"))
-    source = {
-        "kind": "npy",
-        "data": str(tmp_path / "data.npy"),
-        "label": str(tmp_path / "label.npy"),
-    }
-    seen, ready, halt = [], threading.Event(), threading.Event()
+    source, seen = written(tmp_path, 80), []
+    ready, halt = threading.Barrier(3), threading.Event()
 
-    def train(store, rank):
-        data = (
-            mx.io.PartitionedIter(
-                source, 2, 1, num_parts=store.num_workers, part_index=min(rank, 1)
-            )
-            if rank < 2
-            else mx.io.PartitionedIter(source, 2, 1, num_parts=3, part_index=rank)
-        )
-        with data.follow(store):
+    def train(store):
+        rank, parts = store.rank, max(2, store.rank + 1)
+        with mx.io.PartitionedIter(source, 2, 1, num_parts=parts, part_index=rank) as data:
+            data.follow(store)
             value = mx.nd.zeros((4,))
-            if rank < 2:
-                store.init("w", value)
-            else:
-                store.init("w", value)
+            store.init("w", value)
             for number, batch in enumerate(data):
-                seen.append((rank, batch.index.tolist()))
+                seen.append((rank, data._step - 1, batch.index.tolist()))
                 store.pushpull("w", mx.nd.ones((4,)), out=value)
                 mx.nd.waitall()
-                if number == 3:
-                    ready.set()
+                if number == 3 and rank < 2:
+                    ready.wait(60)
                     halt.wait(60)
         store.close()
 
     with job(2, 2) as stores:
-        threads = [threading.Thread(target=train, args=(s, s.rank)) for s in stores]
+        threads = [threading.Thread(target=train, args=[store]) for store in stores]
         for thread in threads:
             thread.start()
-        assert ready.wait(60)
-        from mixflow.kvstore.dist import DistKVStore
-
-        first = stores[0]
-        joiner = DistKVStore("dist_sync", 2, 2, first._link._addresses, first.options)
-        assert joiner.first_step >= 4
+        ready.wait(60)
+        known = stores[0]._link._addresses
+        joiner = DistKVStore("dist_sync", 2, 2, known, stores[0].options)
+        assert joiner.first_step == 4
         halt.set()
-        threads.append(threading.Thread(target=train, args=(joiner, 2)))
+        threads.append(threading.Thread(target=train, args=[joiner]))
         threads[-1].start()
         for thread in threads:
             thread.join(100)
-    found = [index for _, some in seen for index in some]
-    assert sorted(found) == list(range(80))
-    assert len([1 for rank, _ in seen if rank == 2]) > 5
+    found = [number for _, _, index in seen for number in index]
+    assert sorted(found) == list(range(80)), sorted(seen, key=lambda s: (s[1], s[0]))
+    assert [step for rank, step, _ in seen if rank == 2][:6] == [4, 5, 6, 7, 8, 9]
 
 
 def test_what_cannot_be_followed_is_said(tmp_path):
-    np.save(tmp_path / "data.npy", np.zeros((8, 3), "f4"))
-    np.save(tmp_path / "label.npy", np.zeros(8, "f4"))
-    source = {
-        "kind": "npy",
-        "data": str(tmp_path / "data.npy"),
-        "label": str(tmp_path / "label.npy"),
-    }
-    with job(1, 1, policy=Async()) as (store,), mx.io.PartitionedIter(source, 2, 1) as data:
-        with pytest.raises(MixflowError, match="expected a store of 'dist_sync' to follow"):
-            data.follow(store)
+    source = written(tmp_path, 8)
+
+    def iterator(**options):
+        return mx.io.PartitionedIter(source, 2, 1, **options)
+
+    with (
+        job(1, 1, policy=Async()) as (store,),
+        iterator() as data,
+        pytest.raises(MixflowError, match="expected a store of 'dist_sync' to follow"),
+    ):
+        data.follow(store)
     with job(1, 1) as (store,):
-        with mx.io.PartitionedIter(source, 2, 1, batches_per_partition=2) as data:
-            with pytest.raises(
-                ParamError, match="one batch per partition to follow a store, got 2"
-            ):
-                data.follow(store)
-        with mx.io.PartitionedIter(source, 2, 1) as data:
+        text = "one batch per partition to follow a store, got 2"
+        with iterator(batches_per_partition=2) as data, pytest.raises(ParamError, match=text):
+            data.follow(store)
+        with iterator() as data:
             plain = data.state_dict()
             data.next()
             with pytest.raises(MixflowError, match="follow a store from the first batch"):
                 data.follow(store)
-        with mx.io.PartitionedIter(source, 2, 1).follow(store) as data:
+        with iterator().follow(store) as data:
             data.next()
             with pytest.raises(MixflowError, match="expected members of its store, got a redeal"):
                 data.redeal([0])
