@@ -294,9 +294,9 @@ class Client:
         """Waits at a barrier (see `Enter`) for all live workers."""
         return self.tell([server], lambda me, n: Enter(me, n, self.worker, count, step, turn), now)
 
-    def ask(self, servers: Iterable[str], now: float) -> Ticket:
+    def ask(self, servers: Iterable[str], now: float, brief: bool = False) -> Ticket:
         """Asks every server for its `Report`."""
-        return self.tell(servers, Ask, now)
+        return self.tell(servers, lambda me, n: Ask(me, n, brief), now)
 
     def place(self, server: str, keys: Mapping[str, tuple[Any, ...]], now: float) -> Ticket:
         """Asks where keys live: by key, elements, dtype, bytes per element."""

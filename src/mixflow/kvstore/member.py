@@ -28,10 +28,11 @@ from .host import NAME as MERGER
 from .host import address_of, ensure
 from .messages import Report
 from .options import StoreOptions, policy_of
-from .policy import Backup
+from .policy import Backup, Sync
 from .pulse import Pulse, State
 from .rendezvous import Enquirer
 from .snapshot import Snapshot
+from .tenures import Change, changes_of, total
 from .transport.local import host_id, is_there, name_of
 from .transport.segments import available
 from .transport.zeromq import Link
@@ -113,6 +114,7 @@ class Member(KVStore):
         self._resumed = resumed
         self._pulse: Pulse | None = None
         self._lease: Lease | None = None
+        self._known_changes: dict[str, Any] = {}
         self.first_step = self.steps_to_skip = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
@@ -124,8 +126,10 @@ class Member(KVStore):
             return 0
         rounds = self.options.policy.rounds
         reports = self._reports()
-        # A newcomer that died before all servers knew it is one still: it has pushed nothing.
-        if expected or (life and client.has_joined(reports)):
+        # A newcomer that died before all servers knew it is one still: it has pushed nothing. One
+        # that was given up comes back as one: the others have gone on.
+        known = all(self._rank in dict(report.members) for report in reports.values())
+        if known and (expected or (life and client.has_joined(reports))):
             first = client.resume(reports, rounds=rounds)
             self._join(self._peers(), first, next(self._epoch))
             return first
@@ -139,6 +143,34 @@ class Member(KVStore):
         if client.via:
             self._join([client.via], latest, next(self._epoch))
         return latest
+
+    def changes_before(self, step: int, first: int | None = None) -> list[Change]:
+        """Changes of the job's members that take effect before a step, the same for all workers
+        (see `tenures`); this worker's earlier steps are waited for.
+
+        Args:
+            step: of this worker, over all its lives.
+            first: those from this step on; None: of `step` alone.
+
+        Raises:
+            MixflowError: the store is not synchronous: steps of workers are not ordered.
+        """
+        if not isinstance(self.options.policy, Sync):
+            raise MixflowError(
+                "[kvstore] expected a store of 'dist_sync' to follow its members, got "
+                f"'{self._name}': its workers' steps have no common order"
+            )
+        if step > self.first_step:
+            self._wait_for_pushes()
+        brief = self._wait("members", lambda c, now: c.ask(self._servers, now, brief=True)).reports
+        if first is None and total(brief) == self._known_changes:
+            return []
+        found = changes_of(self._reports(), max(step, self.first_step))
+        if all(change.before <= step for change in found):
+            self._known_changes = total(brief)
+        lowest = step if first is None else first
+        own = Change(self._rank, True, step)  # it begins a step before the others know it
+        return [c for c in found if lowest <= c.before <= step or c == own]
 
     def _reports(self) -> Mapping[str, Report]:
         return self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports

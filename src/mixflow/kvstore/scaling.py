@@ -240,10 +240,11 @@ class ChargedAdd(Add):
     def __init__(self, charge: Callable[[str], None]) -> None:
         self._charge = charge
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Array, count: int) -> bool:
         """Adds the merged increments to the value."""
-        super().apply(key, value, merged, count)
+        rows_only = super().apply(key, value, merged, count)
         self._charge(key)
+        return rows_only
 
 
 class Joined:

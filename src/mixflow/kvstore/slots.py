@@ -15,6 +15,7 @@ from .lateness import Lateness
 from .merging import Sum
 from .messages import Array
 from .policy import Policy, Progress
+from .touched import Touched, patch
 
 
 class Applier(Protocol):
@@ -24,9 +25,10 @@ class Applier(Protocol):
     def replaces(self) -> bool:
         """Whether a merged gradient is the new value, whatever the old one was."""
 
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> bool:
         """Updates `value` (flat, in place) with `merged` (same shape, or `RowGradient`), a sum of
-        `count` parts."""
+        `count` parts. True: the rest of the value and of the states than the gradient's rows is as
+        it was at the last `apply` (states that are not as long as the value aside)."""
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes a setting of `Configure`.
@@ -35,8 +37,9 @@ class Applier(Protocol):
             MixflowError: unknown setting or bad value.
         """
 
-    def states(self, key: str) -> dict[str, Array]:
-        """What it keeps for a slice (momentum and the like) by name; its own arrays."""
+    def states(self, key: str, touched: Touched | None = None) -> dict[str, Array]:
+        """What it keeps for a slice (momentum and the like) by name; its own arrays. Of states
+        that are as long as the slice, only the rows that were touched, if given."""
 
     def restore(self, key: str, states: dict[str, Array]) -> None:
         """Takes back what `states` gave; it may keep the arrays."""
@@ -50,6 +53,17 @@ class Ledger(Protocol):
 
     def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
         """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
+
+    def commit_rows(
+        self,
+        key: str,
+        touched: Touched,
+        value: Array,
+        states: dict[str, Array],
+        progress: Progress,
+    ) -> bool:
+        """`commit` of which value and states are given as the rows that were touched since the
+        last one (`Touched.of`), states of other sizes in full. False: it takes a `commit`."""
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Makes the membership and the settings the durable ones (plain JSON values)."""
@@ -77,6 +91,27 @@ class Memory:
         if self.durable:
             copied = {name: state.copy() for name, state in states.items()}
             self._slices[key] = (value.copy(), copied, progress.to_json())
+
+    def commit_rows(
+        self,
+        key: str,
+        touched: Touched,
+        value: Array,
+        states: dict[str, Array],
+        progress: Progress,
+    ) -> bool:
+        """Changes the rows of what is kept."""
+        if not self.durable:
+            return True
+        if key not in self._slices:
+            return False
+        kept, kept_states, _ = self._slices[key]
+        given = {"": value, **{f".{name}": state for name, state in states.items()}}
+        places = {"": kept, **{f".{name}": state for name, state in kept_states.items()}}
+        if not patch(places, touched, given, kept.size):
+            return False
+        self._slices[key] = (kept, kept_states, progress.to_json())
+        return True
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Keeps the roster."""
