@@ -249,7 +249,7 @@ def described(row: dict[str, Any]) -> str:
         f"covered, pause {1e3 * row['pause']:.1f} ms ({100 * row['hidden_by_pause']:.0f} %), of "
         f"which waiting for the other worker {1e3 * row['straggler']:.1f}; processor time per "
         f"step: server {1e3 * row['server_cpu']:.1f}, worker {1e3 * row['worker_cpu']:.1f} ms"
-    )
+    ) + (" - NOT TO BE TRUSTED: others took the cores" if row["foreign"] > FOREIGN else "")
 
 
 def keep(row: dict[str, Any]) -> None:
