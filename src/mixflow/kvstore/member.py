@@ -123,7 +123,7 @@ class Member(KVStore):
         if expected or (life and client.has_joined(reports)):
             first = client.resume(reports, rounds=rounds)
             self._join(self._peers(), first, next(self._epoch))
-            return first
+            return self._after_rounds(client, first) if rounds else first
         first = client.newcomer(reports, rounds=rounds)
         self._join(self._servers, first, next(self._epoch))
         # Rounds may have been closed meanwhile; now that every server waits for this worker, none
@@ -133,6 +133,15 @@ class Member(KVStore):
             self._join(self._servers, latest, next(self._epoch))
         if client.via:
             self._join([client.via], latest, next(self._epoch))
+        return latest
+
+    def _after_rounds(self, client: Client, first: int) -> int:
+        """Where a worker goes on that joins again at step `first`: later, if it had been given up
+        and rounds were closed without it until now; its pushes would be taken for seen."""
+        if client.resume(self._reports(), rounds=True) <= first:
+            return first
+        latest = client.newcomer(self._reports(), rounds=True)
+        self._join(self._peers(), latest, next(self._epoch))
         return latest
 
     def _reports(self) -> Mapping[str, Report]:
