@@ -132,7 +132,7 @@ class Member(KVStore):
         if known and (expected or (life and client.has_joined(reports))):
             first = client.resume(reports, rounds=rounds)
             self._join(self._peers(), first, next(self._epoch))
-            return first
+            return self._after_rounds(client, first) if rounds else first
         first = client.newcomer(reports, rounds=rounds)
         self._join(self._servers, first, next(self._epoch))
         # Rounds may have been closed meanwhile; now that every server waits for this worker, none
@@ -171,6 +171,15 @@ class Member(KVStore):
         lowest = step if first is None else first
         own = Change(self._rank, True, step)  # it begins a step before the others know it
         return [c for c in found if lowest <= c.before <= step or c == own]
+
+    def _after_rounds(self, client: Client, first: int) -> int:
+        """Where a worker goes on that joins again at step `first`: later, if it had been given up
+        and rounds were closed without it until now; its pushes would be taken for seen."""
+        if client.resume(self._reports(), rounds=True) <= first:
+            return first
+        latest = client.newcomer(self._reports(), rounds=True)
+        self._join(self._peers(), latest, next(self._epoch))
+        return latest
 
     def _reports(self) -> Mapping[str, Report]:
         return self._wait("resume", lambda c, now: c.ask(self._servers, now)).reports
