@@ -11,6 +11,7 @@ from mixflow.errors import FormatError, ParamError, UnknownNameError
 from mixflow.kvstore import policy, wire
 from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.base import in_groups
+from mixflow.kvstore.client import Client
 from mixflow.kvstore.compression import Compression, decode
 from mixflow.kvstore.messages import (
     Configure,
