@@ -516,6 +516,12 @@ class Client:
         states = [state for report in reports.values() for state in report.slices.values()]
         return all(self.worker in dict(state["clocks"]) for state in states)
 
+    def repeat_soon(self, server: str, now: float) -> None:
+        """A server is at another place: what it has not answered is said again at the next tick."""
+        for request in self._requests.values():
+            if request.server == server:
+                request.repeat_at, request.tries = now, 0
+
     def silent(self, now: float, seconds: float) -> bool:
         """Whether some request has been without any answer for so long."""
         return any(not r.received and now - r.began > seconds for r in self._requests.values())
