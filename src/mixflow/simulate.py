@@ -23,7 +23,7 @@ from .kvstore.policy import POLICIES, Policy, named
 from .kvstore.simulator import Network
 
 #: The policy whose measured jobs stand for another one's: the messages are the same.
-CHECKED_BY = {"dist_ssp": "dist_async", "dist_backup": "dist_sync"}
+CHECKED_BY = {"dist_backup": "dist_sync"}
 #: Share of the machines whose pushes make an update with backup workers.
 BACKUP_TAKE = 0.85
 #: Largest job that was measured.

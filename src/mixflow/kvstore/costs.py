@@ -29,7 +29,10 @@ class Cost(NamedTuple):
 
 _FREE = Cost()
 #: Names of the costs of messages.
-MESSAGES = ("worker_send", "worker_receive", "server_receive", "server_close", "server_send")
+MESSAGES = (
+    "worker_send", "worker_receive",
+    "server_receive", "server_close", "server_apply", "server_send",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Costs:
     Args:
         worker_send, worker_receive: a worker's thread that talks to the servers.
         server_receive: a server takes a push (decodes it, adds it to the sum of its round).
-        server_close: a server makes an update of a slice and commits it.
+        server_close: a server sums a round of a slice, updates it and commits it.
+        server_apply: the same of a single push, where there are no rounds.
         server_send: a server sends values.
         worker_wake, server_wake: seconds that the thread of a worker's link or of a server takes to
             begin when it had nothing to do.
@@ -47,30 +51,34 @@ class Costs:
         cores: processor cores of a host.
         speed: speed of each core when 1, 2, ... cores are busy, relative to one alone (memory
             and caches are shared); the last one counts for more.
+        crowded: the same when more tasks run than there are cores (they take turns).
     """
 
     worker_send: Cost = _FREE
     worker_receive: Cost = _FREE
     server_receive: Cost = _FREE
     server_close: Cost = _FREE
+    server_apply: Cost = _FREE
     server_send: Cost = _FREE
     worker_wake: float = 0.0
     server_wake: float = 0.0
     hop: float = 0.0
     cores: int = 1
     speed: tuple[float, ...] = (1.0,)
+    crowded: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.cores < 1 or not self.speed or min(self.speed) <= 0:
+        if self.cores < 1 or not self.speed or min(*self.speed, self.crowded) <= 0:
             raise ParamError(
                 "[simulate] expected at least one core and speeds above 0, got "
-                f"{self.cores} and {self.speed}"
+                f"{self.cores}, {self.speed} and {self.crowded}"
             )
 
     def rate(self, tasks: int) -> float:
         """Speed of each of some tasks of one thread on a host."""
         busy = min(tasks, self.cores)
-        return min(1.0, self.cores / tasks) * self.speed[min(busy, len(self.speed)) - 1]
+        speed = self.speed[min(busy, len(self.speed)) - 1]
+        return speed if tasks <= self.cores else speed * self.crowded * self.cores / tasks
 
     def lines(self) -> list[str]:
         """The parameters in words, one per line."""
@@ -82,7 +90,8 @@ class Costs:
         found.append(
             f"wake: worker {1e6 * self.worker_wake:.0f} us, server {1e6 * self.server_wake:.0f} us"
         )
-        found.append(f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}")
+        found.append(f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}, "
+                     f"{self.crowded:.2f} of that with more tasks than cores")
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -40,11 +40,13 @@ _Action = Callable[[], None]
 
 
 class Processor:
-    """Cores of a host, shared equally by the tasks that run; each task has one thread."""
+    """Cores of a host, shared equally by the tasks that run; each task has one thread. `beside`
+    others run all the time."""
 
-    def __init__(self, world: World, costs: Costs) -> None:
+    def __init__(self, world: World, costs: Costs, beside: int = 0) -> None:
         self._world = world
         self._costs = costs
+        self._beside = beside
         self._tasks: list[tuple[list[float], _Action]] = []
         self._since = 0.0
         self._version = 0
@@ -55,10 +57,13 @@ class Processor:
         self._tasks.append(([work], then))
         self._plan()
 
+    def _rate(self) -> float:
+        return self._costs.rate(len(self._tasks) + self._beside)
+
     def _advance(self) -> None:
         """Takes off what has been done since the last change."""
         if self._tasks:
-            done = (self._world.now - self._since) * self._costs.rate(len(self._tasks))
+            done = (self._world.now - self._since) * self._rate()
             for left, _ in self._tasks:
                 left[0] -= done
         self._since = self._world.now
@@ -67,7 +72,7 @@ class Processor:
         self._version += 1
         if self._tasks:
             least = max(0.0, min(left[0] for left, _ in self._tasks))
-            end = self._world.now + least / self._costs.rate(len(self._tasks))
+            end = self._world.now + least / self._rate()
             self._world.at(end, partial(self._finish, self._version))
 
     def _finish(self, version: int) -> None:
@@ -149,6 +154,8 @@ class TimedWorld(World):
         seed: int = 0,
         weight: float = 1.0,
         on_devices: bool = False,
+        rounds: bool = True,
+        beside: int = 0,
     ) -> None:
         super().__init__(network, seed)
         self.costs = costs
@@ -157,13 +164,15 @@ class TimedWorld(World):
         self.hosts: dict[int, Host] = {}
         self._host_of = host_of
         self._on_devices = on_devices
+        self._update = costs.server_close if rounds else costs.server_apply
+        self._beside = beside
         self._threads: dict[str, Thread] = {}
 
     def host(self, name: str) -> Host:
         """The host of a node."""
         number = self._host_of(name)
         if number not in self.hosts:
-            self.hosts[number] = Host(Processor(self, self.costs))
+            self.hosts[number] = Host(Processor(self, self.costs, self._beside))
         return self.hosts[number]
 
     def thread(self, name: str) -> Thread:
@@ -189,7 +198,7 @@ class TimedWorld(World):
 
     def close(self, server: str, key: str) -> None:
         """A server spends what an update of a slice costs."""
-        cost = self.costs.server_close.of(self.sizes[key])
+        cost = self._update.of(self.sizes[key])
         self.thread(server).run(cost, _nothing, urgent=True)
 
     def _travel(self, sender: str, to: str, message: Message, late: float) -> None:
@@ -327,6 +336,7 @@ class Scenario:
         steps: of each worker.
         on_devices: computing takes no core of the host.
         exact: every key and server as it is; else equal shares, played by `PLAYERS` servers.
+        beside: tasks that compute all the time on each host.
 
     Raises:
         ParamError: a count below 1.
@@ -344,6 +354,7 @@ class Scenario:
     steps: int = 10
     on_devices: bool = False
     exact: bool = False
+    beside: int = 0
 
     def __post_init__(self) -> None:
         counts = (self.machines, self.workers, self.devices, self.servers, self.steps)
@@ -454,6 +465,8 @@ def build(scenario: Scenario, costs: Costs, seed: int) -> Cluster:
         seed=seed,
         weight=scenario.servers / scenario.players,
         on_devices=scenario.on_devices,
+        rounds=scenario.policy.rounds,
+        beside=scenario.beside,
     )
     pieces = [piece for _, units in plan for unit in units for piece in unit]
     world.sizes.update({piece.name: piece.nbytes for piece in pieces})
