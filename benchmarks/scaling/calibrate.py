@@ -60,7 +60,7 @@ BESIDE = (1, 2)
 #: A measurement during which others used more of the processors is made again, so often.
 OTHERS, TRIES = 0.03, 3
 PHASES = (
-    *(f"trips:{policy}" for policy in KINDS), "close",
+    *(f"trips:{policy}" for policy in KINDS), "close", "notes",
     *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2, 3)),
     *(f"beside:{n}:{name}:{policy}" for name in WORKLOADS for policy in KINDS for n in BESIDE),
     *(f"{policy}:{n}:{name}" for name in WORKLOADS for policy in POLICIES for n in (1, 2, 3)),
@@ -82,7 +82,9 @@ def members(policy, workers: int, task: dict) -> list:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, HERE / "member.py", json.dumps(task), folder]
         store = StoreOptions(policy=policy, deadline=30.0)
-        job = Job([str(word) for word in command], JobOptions(workers, 1, store, deadline=60.0), Apart())
+        job = Job(
+            [str(word) for word in command], JobOptions(workers, 1, store, deadline=60.0), Apart()
+        )
         if job.run():
             raise SystemExit("a worker failed")
         return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(workers)]
@@ -162,6 +164,9 @@ def measure(phase: str) -> float:
         kind = phase.removeprefix("trips:")
         task = {"kind": "trips", "store": kind, "cases": CASES}
         rows = members(POLICIES[kind], 1, {**task, "blocks": 5, "block_seconds": 0.08})
+    elif phase == "notes":
+        task = {"kind": "notes", "store": "dist_sync", "block_seconds": 0.1, "blocks": 5}
+        rows = members(Sync(), 1, task)
     elif phase == "close":
         rows = [{"found": close(), "others": 0.0}]
     else:
@@ -226,26 +231,48 @@ def fit_costs() -> Costs:
     push_columns = [(r["keys"], r["bytes"]) for r in pushes]
     whole = {what: [r[what] for r in pushes] for what in ("worker", "server")}
     updates = {kind: update(what) for kind, what in zip(KINDS, ("end", "apply"), strict=True)}
+    notes = {who: note(who) for who in whole}
     worker_wake, *worker_receive = line(pull_columns, [r["worker"] for r in pulls])
     server_wake, *server_send = line(pull_columns, [r["server"] for r in pulls])
-    sent = [s - worker_wake for s in push_only("worker")]  # to send wakes it once more
-    taken = [s - updates[r["policy"]].of(r["bytes"], r["keys"])
+    sent = [s - worker_wake - notes["worker"] * r["keys"]  # to send wakes it once more
+            for r, s in zip(pushes, push_only("worker"), strict=True)]  # fmt: skip
+    taken = [s - updates[r["policy"]].of(r["bytes"], r["keys"]) - notes["server"] * r["keys"]
              for r, s in zip(pushes, push_only("server"), strict=True)]  # fmt: skip
-    costs = Costs(
+    return Costs(
         worker_send=Cost(*line(push_columns, sent, whole["worker"])),
         worker_receive=Cost(*worker_receive),
         server_receive=Cost(*line(push_columns, taken, whole["server"])),
         server_close=updates["dist_sync"],
         server_apply=updates["dist_async"],
         server_send=Cost(*server_send),
+        worker_note=notes["worker"],
+        server_note=notes["server"],
         worker_wake=worker_wake,
         server_wake=server_wake,
         cores=os.cpu_count() or 1,
+        company=company(),
         **speeds(),
     )
-    loads = [(Workload("trip", 0.0, (r["bytes"] // r["keys"],) * r["keys"]), r["policy"], r["wall"])
-             for r in pushes]  # fmt: skip
-    return with_hop(costs, loads)
+
+
+def note(who: str) -> float:
+    """Seconds of a confirmation: half of what a message of no content and its answer cost the
+    worker or the server in a burst, beyond those of one alone."""
+    one, many = raw("notes")[0]
+    return float((many[who] - one[who]) / (many["count"] - one["count"]) / 2)
+
+
+def company() -> float:
+    """Speed of messages beside a process that computes: of one worker and its server, by the
+    processor time that is no computing."""
+    ratios = []
+    for name, kind in itertools.product(WORKLOADS, KINDS):
+        alone, beside = (
+            found["worker"] + found["server"] - statistics.mean(found["compute"])
+            for found in (raw(f"{kind}:1:{name}")[0], raw(f"beside:1:{name}:{kind}")[0])
+        )
+        ratios.append(alone / beside)
+    return min(1.0, float(np.exp(np.mean(np.log(ratios)))))
 
 
 def update(what: str) -> Cost:
@@ -262,7 +289,9 @@ def with_hop(costs: Costs, loads: list) -> Costs:
         found = [one_worker(made, load, kind).step_seconds / wall for load, kind, wall in loads]
         return sum(np.log(found) ** 2)
 
-    return replace(costs, hop=float(min(np.linspace(0, 2e-3, 41), key=error)))
+    coarse = min(np.linspace(0, 6e-4, 7), key=error)
+    fine = min((max(0.0, coarse + part) for part in np.linspace(-8e-5, 8e-5, 9)), key=error)
+    return replace(costs, hop=float(fine))
 
 
 def one_worker(costs: Costs, load: Workload, kind: str, beside: int = 0) -> scaling.Outcome:
@@ -304,8 +333,9 @@ def weighed(costs: Costs, who: str, message: float, byte: float) -> Costs:
         if name.startswith(who):
             cost = getattr(costs, name)
             changed[name] = Cost(message * cost.message, byte * cost.byte)
-    wake = f"{who}_wake"
-    return replace(costs, **changed, **{wake: message * getattr(costs, wake)})
+    for name in (f"{who}_wake", f"{who}_note"):
+        changed[name] = message * getattr(costs, name)
+    return replace(costs, **changed)
 
 
 def speeds() -> dict:

@@ -45,13 +45,19 @@ class Costs:
         server_close: a server sums a round of a slice, updates it and commits it.
         server_apply: the same of a single push, where there are no rounds.
         server_send: a server sends values.
+        worker_note, server_note: a worker takes, or a server sends, the word that a push has
+            arrived or is applied.
         worker_wake, server_wake: seconds that the thread of a worker's link or of a server takes to
             begin when it had nothing to do.
         hop: seconds until a message between two processes of a host is noticed.
         cores: processor cores of a host.
         speed: speed of each core when 1, 2, ... cores are busy, relative to one alone (memory
             and caches are shared); the last one counts for more.
-        crowded: the same when more tasks run than there are cores (they take turns).
+        crowded: the same when threads take turns on a core.
+        company: speed of work on messages while others of the host compute (caches are colder).
+        turn: seconds that a thread keeps a core for which others wait.
+        migrate: seconds that a thread waits before an idle core takes it over.
+        balance: seconds until one is moved from a longer to a shorter queue.
     """
 
     worker_send: Cost = _FREE
@@ -60,25 +66,29 @@ class Costs:
     server_close: Cost = _FREE
     server_apply: Cost = _FREE
     server_send: Cost = _FREE
+    worker_note: float = 0.0
+    server_note: float = 0.0
     worker_wake: float = 0.0
     server_wake: float = 0.0
     hop: float = 0.0
     cores: int = 1
     speed: tuple[float, ...] = (1.0,)
     crowded: float = 1.0
+    company: float = 1.0
+    turn: float = 4e-3
+    migrate: float = 5e-4
+    balance: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.cores < 1 or not self.speed or min(*self.speed, self.crowded) <= 0:
+        if self.cores < 1 or not self.speed or min(*self.speed, self.crowded, self.company) <= 0:
             raise ParamError(
                 "[simulate] expected at least one core and speeds above 0, got "
-                f"{self.cores}, {self.speed} and {self.crowded}"
+                f"{self.cores}, {self.speed}, {self.crowded} and {self.company}"
             )
 
-    def rate(self, tasks: int) -> float:
-        """Speed of each of some tasks of one thread on a host."""
-        busy = min(tasks, self.cores)
-        speed = self.speed[min(busy, len(self.speed)) - 1]
-        return speed if tasks <= self.cores else speed * self.crowded * self.cores / tasks
+    def rate(self, busy: int) -> float:
+        """Speed of each of some cores that are busy."""
+        return self.speed[min(busy, len(self.speed)) - 1]
 
     def lines(self) -> list[str]:
         """The parameters in words, one per line."""
@@ -88,10 +98,18 @@ class Costs:
             found.append(f"{name}: {1e6 * cost.message:.0f} us + {1e9 * cost.byte:.3f} ns/B")
         speeds = ", ".join(f"{s:.2f}" for s in self.speed)
         found.append(
+            f"a confirmation: worker {1e6 * self.worker_note:.0f} us, server "
+            f"{1e6 * self.server_note:.0f} us; messages run at {self.company:.2f} of their speed "
+            "while others of the host compute"
+        )
+        found.append(
             f"wake: worker {1e6 * self.worker_wake:.0f} us, server {1e6 * self.server_wake:.0f} us"
         )
-        found.append(f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}, "
-                     f"{self.crowded:.2f} of that with more tasks than cores")
+        found.append(
+            f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}, "
+            f"{self.crowded:.2f} of it in turns of {1e3 * self.turn:g} ms; moved after "
+            f"{1e3 * self.migrate:g} ms to an idle core, {1e3 * self.balance:g} ms to another"
+        )
         return found
 
     def to_json(self) -> dict[str, Any]:

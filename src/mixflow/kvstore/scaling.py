@@ -4,11 +4,10 @@ The hazard is a figure for a thousand machines from a model that is wrong for tw
 made of parts that are measured (`costs.py`), every message is handled by the code of real jobs, and
 `mixflow simulate` refuses to go further than the model has been checked.
 
-Model. A host has cores that its tasks share equally. Each worker's link and each server is one
+Model. A host has cores with a queue each (`cores.py`). Each worker's link and each server is one
 thread: it does one thing after the other, and sends before it receives. A message costs its sender
 and its receiver processor time (`Costs`), passes the uplink of one host and the downlink of the
-other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed. Confirmations cost
-nothing of their own: they are part of what a push was measured to cost.
+other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed.
 
 Many servers that hold equal shares are played by a few: each message of a worker to one of them
 stands for `weight` messages of the same size on the worker's side, and for itself on the server's.
@@ -27,8 +26,9 @@ import numpy as np
 
 from ..errors import ParamError
 from .client import Ticket
+from .cores import Processor
 from .costs import Costs, Workload
-from .messages import Array, Gradient, Message, Push, Values
+from .messages import Applied, Array, Gradient, Message, Push, Received, Values
 from .policy import Part, Policy
 from .server import Add
 from .sharding import Directory
@@ -39,61 +39,15 @@ PLAYERS = 4
 _Action = Callable[[], None]
 
 
-class Processor:
-    """Cores of a host, shared equally by the tasks that run; each task has one thread. `beside`
-    others run all the time."""
-
-    def __init__(self, world: World, costs: Costs, beside: int = 0) -> None:
-        self._world = world
-        self._costs = costs
-        self._beside = beside
-        self._tasks: list[tuple[list[float], _Action]] = []
-        self._since = 0.0
-        self._version = 0
-
-    def run(self, work: float, then: _Action) -> None:
-        """Runs a task of so many seconds of a free core; then `then`."""
-        self._advance()
-        self._tasks.append(([work], then))
-        self._plan()
-
-    def _rate(self) -> float:
-        return self._costs.rate(len(self._tasks) + self._beside)
-
-    def _advance(self) -> None:
-        """Takes off what has been done since the last change."""
-        if self._tasks:
-            done = (self._world.now - self._since) * self._rate()
-            for left, _ in self._tasks:
-                left[0] -= done
-        self._since = self._world.now
-
-    def _plan(self) -> None:
-        self._version += 1
-        if self._tasks:
-            least = max(0.0, min(left[0] for left, _ in self._tasks))
-            end = self._world.now + least / self._rate()
-            self._world.at(end, partial(self._finish, self._version))
-
-    def _finish(self, version: int) -> None:
-        if version != self._version:
-            return
-        self._advance()
-        ended = [task for task in self._tasks if task[0][0] <= 1e-12]
-        self._tasks = [task for task in self._tasks if task[0][0] > 1e-12]
-        self._plan()
-        for _, then in ended:
-            then()
-
-
 class Thread:
     """Does one thing after the other on a processor; what is `urgent` comes first.
 
     `wake` seconds pass before the first thing when there was nothing to do; `used` counts all.
     """
 
-    def __init__(self, processor: Processor, wake: float = 0.0) -> None:
+    def __init__(self, processor: Processor, wake: float = 0.0, name: str = "") -> None:
         self.used = 0.0
+        self._name = name
         self._processor = processor
         self._wake = wake
         self._urgent: deque[tuple[float, _Action]] = deque()
@@ -114,7 +68,7 @@ class Thread:
         while self._urgent or self._queue:
             work, then = (self._urgent or self._queue).popleft()
             if work > 0:
-                self._processor.run(work, partial(self._done, then))
+                self._processor.run(work, partial(self._done, then), self._name, False)
                 return
             then()
         self._busy = False
@@ -180,7 +134,7 @@ class TimedWorld(World):
         if name not in self._threads:
             is_server = name.startswith("server")
             wake = self.costs.server_wake if is_server else self.costs.worker_wake
-            self._threads[name] = Thread(self.host(name).processor, wake)
+            self._threads[name] = Thread(self.host(name).processor, wake, name)
         return self._threads[name]
 
     def compute(self, name: str, seconds: float, then: _Action) -> None:
@@ -188,7 +142,7 @@ class TimedWorld(World):
         if self._on_devices:
             self.at(self.now + seconds, then)
         else:
-            self.host(name).processor.run(seconds, then)
+            self.host(name).processor.run(seconds, then, name)
 
     def nbytes(self, message: Message) -> float:
         """Bytes of the arrays of a message."""
@@ -207,6 +161,8 @@ class TimedWorld(World):
             cost = self.costs.worker_send.of(nbytes * many, many)
         elif isinstance(message, Values):
             cost = self.costs.server_send.of(nbytes)
+        elif isinstance(message, (Received, Applied)):
+            cost = self.costs.server_note
         then = partial(self._leave, sender, to, message, late)
         self.thread(sender).run(cost, then, urgent=True)
 
@@ -236,6 +192,8 @@ class TimedWorld(World):
             cost = self.costs.server_receive.of(nbytes)
         elif isinstance(message, Values):
             cost = self.costs.worker_receive.of(nbytes * many, many)
+        elif isinstance(message, (Received, Applied)):
+            cost = self.costs.worker_note * many
         self.thread(to).run(cost, partial(self._arrive, to, message))
 
 
