@@ -57,8 +57,10 @@ POLICIES = {"dist_sync": Sync(), "dist_async": Async(), "dist_ssp": Bounded(3)}
 KINDS = ("dist_sync", "dist_async")
 #: How many processes compute beside one worker and its server.
 BESIDE = (1, 2)
-#: A measurement during which others used more of the processors is made again, so often.
-OTHERS, TRIES = 0.03, 3
+#: A measurement during which others used more of the processors is made again, so often at most.
+OTHERS, TRIES = 0.03, 2
+#: Runs of each training; the median one counts.
+RUNS = 3
 PHASES = (
     *(f"trips:{policy}" for policy in KINDS), "close", "notes",
     *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2, 3)),
@@ -158,8 +160,8 @@ def pushes(policy, values) -> list[float]:
 
 
 def measure(phase: str) -> float:
-    """Runs one measurement, keeps it if it is the least disturbed, and returns the share of the
-    processors that others used."""
+    """Runs one measurement, keeps it beside those before, and returns the share of the processors
+    that others used."""
     if phase.startswith("trips:"):
         kind = phase.removeprefix("trips:")
         task = {"kind": "trips", "store": kind, "cases": CASES}
@@ -179,27 +181,44 @@ def measure(phase: str) -> float:
         else:
             rows = members(POLICIES[kind], int(count), training(kind, name))
     found = {"rows": [r["found"] for r in rows], "others": max(r["others"] for r in rows)}
-    path = RAW / f"{phase}.json"
-    if not path.exists() or found["others"] < json.loads(path.read_text())["others"]:
-        RAW.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
+    runs = [*runs_of(phase), found]
+    RAW.mkdir(parents=True, exist_ok=True)
+    (RAW / f"{phase}.json").write_text(json.dumps({"runs": runs}))
     return found["others"]
 
 
+def runs_of(phase: str) -> list[dict]:
+    """Every run of a measurement so far."""
+    path = RAW / f"{phase}.json"
+    return json.loads(path.read_text())["runs"] if path.exists() else []
+
+
 def measure_quietly(phase: str, wrap: list[str]) -> None:
-    """Measures until others leave the machine alone, or `TRIES` times."""
+    """Measures some times (where processes come to lie differs by more than a tenth from start to
+    start), again where others used the machine, but not for ever."""
     (RAW / f"{phase}.json").unlink(missing_ok=True)
-    for _ in range(TRIES):
+    wanted = RUNS if phase.split(":")[0] in (*POLICIES, "beside") else 1
+    for _ in range(wanted + TRIES):
         command = [*wrap, sys.executable, __file__, "--phase", phase]
         subprocess.run([str(word) for word in command], check=True)
-        if json.loads((RAW / f"{phase}.json").read_text())["others"] <= OTHERS:
+        if sum(run["others"] <= OTHERS for run in runs_of(phase)) == wanted:
             return
     print(f"{phase}: others used the machine", file=sys.stderr)
 
 
 def raw(phase: str) -> list:
-    """What each worker has found."""
-    return json.loads((RAW / f"{phase}.json").read_text())["rows"]
+    """What each worker has found: the run of the median step, of those that nobody disturbed."""
+    runs = runs_of(phase)
+    calm = [run for run in runs if run["others"] <= OTHERS] or [
+        min(runs, key=lambda run: run["others"])
+    ]
+    return sorted(calm, key=speed_of)[len(calm) // 2]["rows"]
+
+
+def speed_of(run: dict) -> float:
+    """What the runs of a measurement are ordered by: seconds of a step, where there are steps."""
+    first = run["rows"][0]
+    return middle(first["step"]) if isinstance(first, dict) and "step" in first else 0.0
 
 
 def line(columns: list, seconds: list[float], whole: list[float] | None = None) -> list[float]:
