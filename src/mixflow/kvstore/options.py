@@ -39,6 +39,9 @@ class StoreOptions:
         bound: elements from which an array is cut over all servers.
         sample_period: seconds between two samples of what each process uses; 0: none are taken.
         faults: faults on purpose in what is sent.
+        lease: seconds between two deposits of a lone worker that holds the state (see `lease`): at
+            most so much work of it is done again when it is killed. 0: every update is made by the
+            servers.
 
     Raises:
         ParamError: a deadline or bound that is not positive, or a negative period.
@@ -51,6 +54,7 @@ class StoreOptions:
     bound: int = BIG_ARRAY
     faults: Faults = field(default_factory=Faults)
     sample_period: float = 0.0
+    lease: float = 1.0
 
     def __post_init__(self) -> None:
         if self.deadline <= 0 or self.repeat <= 0 or self.bound < 1:
@@ -58,8 +62,9 @@ class StoreOptions:
                 "[kvstore] expected a deadline > 0, repeat > 0 and a bound >= 1, got "
                 f"{self.deadline}, {self.repeat}, {self.bound}"
             )
-        if self.sample_period < 0:
-            raise ParamError(f"[kvstore] expected sample_period >= 0, got {self.sample_period}")
+        for name in ("sample_period", "lease"):
+            if getattr(self, name) < 0:
+                raise ParamError(f"[kvstore] expected {name} >= 0, got {getattr(self, name)}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for other processes of the job."""
@@ -71,6 +76,7 @@ class StoreOptions:
             "bound": self.bound,
             "faults": vars(self.faults),
             "sample_period": self.sample_period,
+            "lease": self.lease,
         }
 
     @staticmethod
@@ -85,6 +91,7 @@ class StoreOptions:
             int(value["bound"]),
             Faults(**value["faults"]),
             float(value["sample_period"]),
+            float(value["lease"]),
         )
 
 

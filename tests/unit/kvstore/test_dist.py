@@ -9,6 +9,7 @@ from store_support import job, together
 import mixflow as mx
 from mixflow import _rt
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
+from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.options import StoreOptions, policy_of
 from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.transport.faults import Faults
@@ -333,3 +334,24 @@ def test_a_newcomer_begins_at_one_step_of_all_slices(monkeypatch):
             newcomer.pull(key, out=out)
             assert out.asnumpy().tolist() == [2 + 2 + 2 + 3] * 2
         newcomer.close()
+
+
+def test_a_worker_that_was_given_up_is_told_until_it_joins_again():
+    with job(2, deadline=0.5, give_up=True) as stores:
+        together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
+        out = mx.nd.zeros((2,))
+        stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
+        assert out.asnumpy().tolist() == [1, 1]
+        late = mx.nd.zeros((2,))
+        stores[1].pushpull("a", mx.nd.ones((2,)), out=late)
+        with pytest.raises(MXNetError, match=r"one of worker 1, which was given up after 0\.5 s"):
+            late.asnumpy()
+        again = DistKVStore(
+            "dist_sync", 1, 2, stores[1]._link._addresses, stores[1].options, life=1
+        )
+        assert again.first_step == 1
+        again.init("a", late)
+        stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
+        again.pushpull("a", mx.nd.ones((2,)), out=late)
+        assert out.asnumpy().tolist() == late.asnumpy().tolist() == [2, 2]
+        again.close()

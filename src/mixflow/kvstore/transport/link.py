@@ -21,10 +21,9 @@ import numpy as np
 
 from ...errors import FormatError, MixflowError
 from ...extras import load
-from .. import wire
 from ..client import Client, Ticket
 from ..messages import Applied, Array, Message, Push, Received
-from . import local
+from . import local, parcels
 from .faults import Faults, Mangler
 from .segments import BIG_BYTES, Blocks
 
@@ -43,7 +42,7 @@ def milliseconds(times: list[float | None], now: float) -> int:
 def as_frames(entry: tuple[str, Message]) -> tuple[str, list[Any]]:
     """A message that is sent late, as bytes: what it refers to changes meanwhile."""
     to, message = entry
-    return to, [bytes(frame) for frame in wire.encode(message)]
+    return to, [bytes(part) for part in parcels.pack([message])]
 
 
 class Call:
@@ -352,10 +351,10 @@ class Link:
                 frames = [frame.buffer for frame in found]
                 self.received_bytes += sum(len(f) for f in frames)
                 with contextlib.suppress(FormatError):
-                    message = wire.decode(frames)
-                    if isinstance(message, (Received, Applied)):
-                        self._flying.get(server, {}).pop(message.number, None)
-                    self.client.handle(message, time.monotonic())
+                    for message in parcels.unpack(frames):
+                        if isinstance(message, (Received, Applied)):
+                            self._flying.get(server, {}).pop(message.number, None)
+                        self.client.handle(message, time.monotonic())
 
     def _ended(self) -> list[tuple[Call, Ticket]]:
         """Takes the calls that have ended."""
@@ -409,7 +408,7 @@ class Link:
 
     def _send_next(self, server: str, waiting: list[tuple[int, int, Message]], now: float) -> None:
         message = heapq.heappop(waiting)[2]
-        frames = wire.encode(message)
+        frames = parcels.pack([message])
         size = sum(len(f) for f in frames)
         if isinstance(message, Push):
             self._flying[server][message.number] = size
