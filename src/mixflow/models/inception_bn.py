@@ -59,7 +59,7 @@ def inception_bn(num_classes: int = 1000, divisor: int = 1, small: bool = False)
 
     Args:
         num_classes: of the softmax.
-        divisor: every layer has so many times fewer filters (of 64 and more; a power of 2 up to 32).
+        divisor: every layer has so many times fewer filters (a power of 2 up to 32).
         small: a stem of two 3x3 convolutions for images of 28 pixels (maps of 14, 7, 4) in the
             place of that for 224; the ten blocks are the same.
 
