@@ -280,5 +280,5 @@ def test_inception_bn_for_small_images_has_all_its_blocks():
     assert [n for n in small.list_arguments() if n in set(blocks)] == blocks
     inner = small.get_internals()["in5b_concat_output"]
     assert inner.infer_shape(data=(2, 1, 28, 28))[1] == [(2, 1024 // 8, 4, 4)]
-    with pytest.raises(ParamError, match="expected a divisor of 1, 2, 4 ... 32, got 3"):
+    with pytest.raises(ParamError, match=r"expected a divisor of 1, 2, 4 \.\.\. 32, got 3"):
         models.inception_bn(divisor=3)
