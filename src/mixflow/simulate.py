@@ -116,8 +116,8 @@ def premises(parameters: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -
         *Costs.from_json(parameters["costs"]).lines(),
         f"measured on one worker: {parameters.get('processor')}, commit "
         f"{parameters.get('commit')}; two and three workers {checked}",
-        "messages were measured between processes that take each other for other hosts: ZeroMQ over "
-        "the loopback device, no shared memory",
+        "messages were measured between processes that take each other for other hosts: ZeroMQ "
+        "over the loopback device, no shared memory",
     ]
 
 
