@@ -170,9 +170,7 @@ class Rounds:
 
     @staticmethod
     def _await(slot: Slot, step: int, message: Message) -> None:
-        waiting = slot.pushes.setdefault(step, [])
-        if (message.sender, message.number) not in waiting:
-            waiting.append((message.sender, message.number))
+        slot.pushes.setdefault(step, {})[message.sender, message.number] = None
 
     def settle(self, keys: Iterable[str], now: float) -> None:
         """Closes the rounds that are complete, and answers what waited for that."""
@@ -197,7 +195,7 @@ class Rounds:
         slot.policy.close(slot.progress)
         slot.lateness.closed(now)
         self._books.commit_soon(key, slot, touched)
-        return slot.pushes.pop(step, [])
+        return list(slot.pushes.pop(step, {}))
 
     def _update(self, key: str, slot: Slot, merged: Sum, count: int) -> Touched | None:
         if slot.applier.replaces:

@@ -7,7 +7,8 @@ slice's value, the optimizer's states and the progress become durable, all or no
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -144,6 +145,48 @@ class Reader:
     until: float = 0.0
 
 
+class Readers:
+    """Reads that wait. They are found by the clock that they wait for: of a thousand workers at one
+    clock, a push that opens nothing must not walk over all."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, dict[tuple[str, int], Reader]] = {}
+        self._clocks: dict[tuple[str, int], int] = {}
+
+    def add(self, reader: Reader) -> bool:
+        """Adds a reader; False for a copy of its request, which changes nothing, its waiting time
+        included."""
+        request = (reader.sender, reader.number)
+        if request in self._clocks:
+            return False
+        self._clocks[request] = reader.clock
+        self._at.setdefault(reader.clock, {})[request] = reader
+        return True
+
+    def remove(self, reader: Reader) -> None:
+        """Takes a reader out."""
+        clock = self._clocks.pop((reader.sender, reader.number))
+        del self._at[clock][reader.sender, reader.number]
+        if not self._at[clock]:
+            del self._at[clock]
+
+    def clocks(self) -> list[int]:
+        """The clocks that are waited for."""
+        return list(self._at)
+
+    def at(self, clock: int) -> list[Reader]:
+        """Who waits for a clock, in the order of their coming."""
+        return list(self._at[clock].values())
+
+    def __iter__(self) -> Iterator[Reader]:
+        """All of them."""
+        return itertools.chain.from_iterable(waiting.values() for waiting in self._at.values())
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._clocks)
+
+
 @dataclass(slots=True)
 class Slot:
     """A slice: value, its rule, progress, the sums of open rounds, and who waits for what."""
@@ -153,14 +196,6 @@ class Slot:
     applier: Applier
     progress: Progress = field(default_factory=Progress)
     sums: dict[int, Sum] = field(default_factory=dict)
-    pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    readers: list[Reader] = field(default_factory=list)
+    pushes: dict[int, dict[tuple[str, int], None]] = field(default_factory=dict)
+    readers: Readers = field(default_factory=Readers)
     lateness: Lateness = field(default_factory=Lateness)
-
-
-def add_reader(readers: list[Reader], reader: Reader) -> bool:
-    """Adds a reader. A copy of its request changes nothing, its waiting time included."""
-    new = all((r.sender, r.number) != (reader.sender, reader.number) for r in readers)
-    if new:
-        readers.append(reader)
-    return new
