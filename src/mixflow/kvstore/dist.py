@@ -31,6 +31,7 @@ from .base import (
     pulled,
     row_requests,
 )
+from .client import Ticket
 from .compression import Compression
 from .local import LocalKVStore
 from .member import Member
@@ -75,6 +76,33 @@ def _store(
         handle.copy_from_numpy(known.whole(values).reshape(known.shape))
     for known, target in sparse:
         set_whole(target, known.whole(values).reshape(known.shape))
+
+
+class Detour:
+    """What an exchange by boards was to do, for when it has to go by messages (`lane.Detour`)."""
+
+    def __init__(
+        self, group: list[tuple[Any, Key, NDArray, Any]], priority: int, pull: bool
+    ) -> None:
+        self._group = group
+        self.priority = priority
+        self.slices = [s.name for _, k, _, _ in group for s in k.entry.slices] if pull else []
+
+    def gradients(self) -> dict[str, Array]:
+        """Copies of the gradients, by slice."""
+        found: dict[str, Array] = {}
+        for _, known, merged, _ in self._group:
+            flat = np.from_dlpack(_rt.core.fresh_handle(merged)).reshape(-1)
+            found.update(known.pieces(flat.copy()))
+        return found
+
+    def ended(self, ticket: Ticket, failed: Any) -> None:
+        """Stores the values and ends the exchange, whose task holds the arrays until then."""
+        if not ticket.error and self.slices:
+            fresh = _rt.core.fresh_handle
+            handles = [(k, fresh(out)) for _, k, _, outs in self._group for out in outs]
+            _store(ticket.values, handles, [])
+        failed.done(ticket.error or None)
 
 
 class DistKVStore(Member):
@@ -140,6 +168,8 @@ class DistKVStore(Member):
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
+            if self._by_boards(f"push {k}", [(k, known, merged, [])], priority, pull=False):
+                continue
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
@@ -192,14 +222,42 @@ class DistKVStore(Member):
         for number, group in enumerate(in_groups(found, sizes)):
             self._exchange(group, priority - number)
 
+    def _by_boards(
+        self, name: str, group: list[tuple[Any, Key, NDArray, Any]], priority: int, pull: bool
+    ) -> bool:
+        """Pushes some keys by boards, and pulls them; False where they have to go by messages."""
+        if self._compression is not None or self._rate_changed():
+            return False
+        route = self._link.route(tuple(known for _, known, _, _ in group))
+        if route is None or any(isinstance(o, BaseSparseNDArray) for *_, outs in group for o in outs):
+            return False
+        assert self._link.lane is not None
+        gradients = [merged for _, _, merged, _ in group]
+        targets = [list(outs) for _, _, _, outs in group]
+        self._link.lane.exchange(
+            route,
+            gradients,
+            targets,
+            [known.tag for _, known, _, _ in group],
+            name,
+            priority,
+            pull,
+            sum(known.nbytes for _, known, _, _ in group) <= INLINE_BYTES,
+            Detour(group, priority, pull),
+        )
+        return True
+
     def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:
-        """One message with the gradients of some keys, and the answer with their values."""
+        """The gradients of some keys, and their values as the answer: in one message, or by boards
+        of this host's servers."""
+        name = "pushpull " + ", ".join(str(k) for k, _, _, _ in group)
+        if self._by_boards(name, group, priority, pull=True):
+            return
         handles = [(known, _rt.core.fresh_handle(merged)) for _, known, merged, _ in group]
 
         def ask() -> Call:
             return self._push([(k, np.from_dlpack(h)) for k, h in handles], priority, pull=True)
 
-        name = "pushpull " + ", ".join(str(k) for k, _, _, _ in group)
         reads = [merged for _, _, merged, _ in group]
         self._receive(name, reads, [(known, outs) for _, known, _, outs in group], ask, priority)
 
@@ -336,11 +394,17 @@ class DistKVStore(Member):
             self.configure("optimizer", text)
         self.barrier()
 
+    def _rate_changed(self) -> bool:
+        optimizer = self._optimizer
+        return not (
+            self._sent_rate is None or optimizer is None or optimizer.lr == self._sent_rate
+        )
+
     def _send_rate(self) -> None:
         """A learning rate that was set on worker 0's optimizer reaches the servers with its next
         push."""
         optimizer = self._optimizer
-        if self._sent_rate is None or optimizer is None or optimizer.lr == self._sent_rate:
+        if optimizer is None or not self._rate_changed():
             return
         self._sent_rate = optimizer.lr
         rate = {"value": optimizer.lr}

@@ -27,10 +27,11 @@ from ..files import write_atomically
 from .messages import Array
 from .policy import Progress
 
-MAGIC = b"MIXFLEDG"
+MAGIC = b"MIXFLED2"
 HEADER = 4096
 _HEAD = struct.Struct("<8sQ")  # magic, bytes of an area
-_AREA = struct.Struct("<QQ")  # sequence, bytes of the JSON text
+#: Sequence, bytes of the JSON text, and what was closed since the text was written: rounds, parts.
+_AREA = struct.Struct("<4Q")
 _ALIGN = 64
 
 
@@ -43,12 +44,19 @@ class SliceFile:
         self._capacity = 0
         self._sequence = 0
         self._current = 1
+        self._text = b""
+        self._placed = False
+        #: Rounds and parts that were closed since the record's text was written.
+        self.since = (0, 0)
 
     def write(self, record: dict[str, Any], arrays: list[Array]) -> None:
         """Commits a record: plain values and arrays."""
         shapes = [(a.dtype.str, a.size) for a in arrays]
         text = json.dumps({"record": record, "arrays": shapes}).encode()
         need = _aligned(_AREA.size + len(text)) + sum(_aligned(a.nbytes) for a in arrays)
+        self._text = text
+        if self._placed:
+            self._follow()
         if need > self._capacity:
             self._grow(need, text, arrays)
             return
@@ -58,6 +66,29 @@ class SliceFile:
         self._sequence += 1
         struct.pack_into("<Q", self._map, self._start(target), self._sequence)
         self._current = target
+
+    def place(self) -> tuple[int, int, int, int, int, bytes]:
+        """Where more values of the record last written may be committed, natively and by rounds
+        only: addresses of both areas, the one that counts, its sequence number, where the value
+        begins, and the text. The next `write` goes on from what was committed there."""
+        assert self._map is not None
+        self._placed = True
+        address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        first, second = (address + self._start(area) for area in (0, 1))
+        value_at = _aligned(_AREA.size + len(self._text))
+        return first, second, self._current, self._sequence, value_at, self._text
+
+    def _follow(self) -> None:
+        """Takes notice of what was committed natively."""
+        self._placed = False
+        self._current, self._sequence = self._latest()
+
+    def _latest(self) -> tuple[int, int]:
+        """The area that counts, and its sequence number."""
+        assert self._map is not None
+        heads = [_AREA.unpack_from(self._map, self._start(area)) for area in (0, 1)]
+        current = int(heads[1][0] > heads[0][0])
+        return current, heads[current][0]
 
     def _start(self, area: int) -> int:
         return HEADER + area * self._capacity
@@ -88,10 +119,10 @@ class SliceFile:
             magic, self._capacity = _HEAD.unpack_from(self._map, 0)
             if magic != MAGIC or len(self._map) != HEADER + 2 * self._capacity:
                 raise FormatError(f"[ledger] expected a slice in {self.path}, got other bytes")
-            heads = [_AREA.unpack_from(self._map, self._start(area)) for area in (0, 1)]
-            self._current = int(heads[1][0] > heads[0][0])
-            self._sequence = heads[self._current][0]
-            return self._parse(heads[self._current][1])
+            self._current, self._sequence = self._latest()
+            head = _AREA.unpack_from(self._map, self._start(self._current))
+            self.since = (head[2], head[3])
+            return self._parse(head[1])
         except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
             if isinstance(error, FormatError):
                 raise
@@ -120,7 +151,7 @@ def _aligned(size: int) -> int:
 
 def _fill(view: memoryview, start: int, text: bytes, arrays: list[Array]) -> None:
     """Writes an area but for its sequence number."""
-    struct.pack_into("<Q", view, start + 8, len(text))
+    struct.pack_into("<3Q", view, start + 8, len(text), 0, 0)
     view[start + _AREA.size : start + _AREA.size + len(text)] = text
     at = start + _aligned(_AREA.size + len(text))
     for array in arrays:
@@ -162,6 +193,10 @@ class SharedLedger:
         record = {"key": key, "states": names, "progress": progress.to_json()}
         self._files[key].write(record, [value, *(states[name] for name in names)])
 
+    def place(self, key: str) -> Any:
+        """See `slots.Ledger`: what `SliceFile.place` gives of the slice, if it was committed."""
+        return self._files[key].place() if key in self._files else None
+
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.slice"
 
@@ -180,7 +215,10 @@ class SharedLedger:
             record, (value, *states) = file.read()
             self._files[record["key"]] = file
             kept = dict(zip(record["states"], states, strict=True))
-            yield record["key"], value, kept, Progress.from_json(record["progress"])
+            progress = Progress.from_json(record["progress"])
+            progress.version += file.since[0]
+            progress.applied += file.since[1]
+            yield record["key"], value, kept, progress
 
     def roster(self) -> dict[str, Any] | None:
         """What was committed, or None.

@@ -11,7 +11,7 @@ caller passes the time. Not thread-safe; one caller at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import MixflowError
 from ..ndarray.rows import wide
+from .lanes import Desk, Lanes
 from .merging import Add, Arena, Assign, PlainArena, Sum, copied
 from .messages import (
     Applied,
@@ -117,7 +118,9 @@ class Shard:
         self.prompt: Callable[[], bool] = lambda: True
         #: Whether `finish` is called after what `handle` and `tick` gave has been sent.
         self.deferring = False
-        self._uncommitted: dict[str, Slot] = {}
+        #: Slices that go by boards of this host instead of messages.
+        self.lanes = Lanes(self)
+        self.uncommitted: dict[str, Slot] = {}
         self._unconfirmed: Outgoing = []
         self._handlers: dict[type[Message], Callable[[Any, float], None]] = {
             Place: self._place,
@@ -159,6 +162,20 @@ class Shard:
 
     def lost(self, name: str, now: float) -> None:
         """A connection says nothing of its worker: it may come back by another."""
+        self.lanes.lost(name, now)
+
+    def use_desk(self, desk: Desk) -> None:
+        """Boards may be opened from now on (see `lanes`)."""
+        self.lanes.desk = desk
+
+    def serve_boards(self, ready: Sequence[tuple[int, int]], now: float) -> Outgoing:
+        """Takes the rounds that the desk has closed, and closes those that are complete (board,
+        slice). Called before messages are handled."""
+        self._out = []
+        moved, names = self.lanes.absorb(), self.lanes.take(ready)
+        self._settle([*moved, *names], now, by_message=False)
+        self.lanes.publish(names)
+        return self._out
 
     def _commit(self, key: str, slot: Slot) -> None:
         self._keep(key, slot)
@@ -212,9 +229,11 @@ class Shard:
     def finish(self) -> Outgoing:
         """Commits the big slices whose rounds were closed, and gives the confirmations. Their
         values could be sent before: after a crash the same pushes give the same values."""
-        for key, slot in self._uncommitted.items():
+        for key, slot in self.uncommitted.items():
             self._keep(key, slot)
-        self._uncommitted.clear()
+        done = list(self.uncommitted)
+        self.uncommitted.clear()
+        self.lanes.publish(done)
         found, self._unconfirmed = self._unconfirmed, []
         return found
 
@@ -225,6 +244,7 @@ class Shard:
         while self.capture.wanted:
             number = self.capture.wanted.popleft()
             self.capture.mark(number, self)
+        self.lanes.review(now)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
             for reader in [r for r in waiting if now - r.since > self.deadline]:
@@ -235,7 +255,7 @@ class Shard:
                     waiting.remove(reader)
                     self._send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
-            self._drop(lost)
+            self._drop(lost, now)
             self._settle(self.slots, now)
         return self._out
 
@@ -307,6 +327,7 @@ class Shard:
 
     def _push(self, message: Push, now: float) -> None:
         arrays = {key: self._checked(key, g) for key, g in message.gradients.items()}
+        self.lanes.pushed(message, now)
         done, refused = [], {}
         for key, gradient in message.gradients.items():
             verdicts = self._verdicts(key, gradient.parts)
@@ -431,6 +452,7 @@ class Shard:
 
     def _join(self, message: Join, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
+            self.lanes.close(None, now)
             self.members[message.worker] = Member(message.first)
             for slot in self.slots.values():
                 slot.progress.join(message.worker, message.first)
@@ -440,7 +462,7 @@ class Shard:
 
     def _leave(self, message: Leave, now: float) -> None:
         if self._is_news(message.worker, message.epoch):
-            self._drop([message.worker])
+            self._drop([message.worker], now)
         self._send(message.sender, Done(self.name, message.number))
         self._settle(self.slots, now)
 
@@ -471,7 +493,8 @@ class Shard:
         self._epochs[worker] = epoch
         return True
 
-    def _drop(self, workers: Iterable[int]) -> None:
+    def _drop(self, workers: Iterable[int], now: float) -> None:
+        self.lanes.close(None, now)
         for worker in workers:
             self.members.pop(worker, None)
         self._commit_roster()
@@ -482,6 +505,7 @@ class Shard:
             self._set(message.setting, message.value)
             self._configured[message.sender] = message.number
             self._commit_roster()
+            self.lanes.review(now)
         self._send(message.sender, Done(self.name, message.number))
 
     def _ask(self, message: Ask, now: float) -> None:
@@ -505,32 +529,37 @@ class Shard:
         for text, state in message.values.items():
             key, name = split_name(text)
             grouped.setdefault(self._checked_key(key), {})[name] = np.array(state, copy=True)
+        self.lanes.close(None, now)
         for key, states in grouped.items():
             self.slots[key].applier.restore(key, states)
             self._commit(key, self.slots[key])
         self._send(message.sender, Done(self.name, message.number))
 
-    def _settle(self, keys: Iterable[str], now: float) -> None:
+    def _settle(self, keys: Iterable[str], now: float, by_message: bool = True) -> None:
         """Closes the rounds that are complete, and answers the reads that have become possible:
         one message per request, whatever the number of its slices."""
+        closed: list[str] = []
         confirmed: dict[tuple[str, int], list[str]] = {}
         ready: dict[tuple[str, int], dict[str, Array | None]] = {}
         for key in keys:
             slot = self.slots[key]
             while slot.policy.complete(slot.progress, self.members):
+                closed.append(key)
                 for request in self._close(key, slot):
                     confirmed.setdefault(request, []).append(key)
             for reader in [r for r in slot.readers if self._may_read(slot, r)]:
                 slot.readers.remove(reader)
                 ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), done in confirmed.items():
-            later = [key for key in done if key in self._uncommitted]
+            later = [key for key in done if key in self.uncommitted]
             self._confirm(sender, number, [key for key in done if key not in later])
             if later:
                 applied = Applied(self.name, number, tuple(later), self.incarnation)
                 self._unconfirmed.append((sender, applied))
         for (sender, number), found in ready.items():
             self._answer(sender, number, found)
+        if closed and by_message:
+            self.lanes.closed(closed, now)
 
     def _answer(self, sender: str, number: int, found: dict[str, Array | None]) -> None:
         """Sends slices, or rows of them, to a reader."""
@@ -550,7 +579,7 @@ class Shard:
             self._update(key, slot, merged, len(slot.progress.rounds[step]))
         slot.policy.close(slot.progress)
         if self.deferring and slot.value.nbytes >= DEFER_BYTES:
-            self._uncommitted[key] = slot
+            self.uncommitted[key] = slot
             # At once: the next round may be closed before the commit.
             self.capture.see(key, self)
         else:

@@ -50,6 +50,10 @@ class Ledger(Protocol):
     def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
         """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
 
+    def place(self, key: str) -> Any:
+        """Where values of a slice without states may be committed from now on by who knows the
+        form (`ledger.SliceFile.place`), until the next `commit`; None where that can't be."""
+
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Makes the membership and the settings the durable ones (plain JSON values)."""
 
@@ -76,6 +80,10 @@ class Memory:
         if self.durable:
             copied = {name: state.copy() for name, state in states.items()}
             self._slices[key] = (value.copy(), copied, progress.to_json())
+
+    def place(self, key: str) -> Any:
+        """Nowhere."""
+        return None
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Keeps the roster."""
