@@ -56,7 +56,7 @@ class ExchangeTask final : public engine::Task {
       kvstore::Piece piece;
       piece.board = board;
       piece.slice = slice;
-      piece.from = static_cast<const char*>(from_[array].data()) + begin;
+      if (exchange_->push) piece.from = static_cast<const char*>(from_[array].data()) + begin;
       for (const plan::Array& target : to_[array]) {
         piece.to.push_back(static_cast<char*>(target.data()) + begin);
       }
@@ -77,18 +77,20 @@ class ExchangeTask final : public engine::Task {
 
 void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
                 const std::vector<std::vector<plan::Array>>& to) {
-  check(from.size() == to.size(), "[lane] expected targets for each gradient");
+  check(from.empty() || from.size() == to.size(), "[lane] expected targets for each gradient");
   for (const auto& [board, slice, array, begin] : route.stops) {
-    check(array < from.size(), "[lane] expected an array for each stop");
+    check(array < to.size(), "[lane] expected targets for each stop");
+    std::vector<plan::Array> all = to[array];
+    if (!from.empty()) all.push_back(from[array]);
     const size_t end = begin + board->board.layout.bytes(slice);
-    check(end <= from[array].bytes(), "[lane] expected ", end, " bytes, got ", from[array].bytes());
-    for (const plan::Array& target : to[array]) {
-      check(end <= target.bytes(), "[lane] expected ", end, " bytes, got ", target.bytes());
+    for (const plan::Array& one : all) {
+      check(end <= one.bytes(), "[lane] expected ", end, " bytes, got ", one.bytes());
     }
   }
 }
 
-// Pushes the gradients (one array per key) and, with `pull`, fills the targets (a list per key).
+// Pushes the gradients (one array per key, or none at all) and, with `pull`, fills the targets (a
+// list per key).
 void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb::list gradients,
               nb::list targets, nb::list tags, const std::string& name, int priority, bool pull,
               bool inline_ok, nb::object payload) {
@@ -102,6 +104,7 @@ void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb:
   }
   check_fits(route, from, to);
   auto made = std::make_shared<kvstore::Exchange>();
+  made->push = !from.empty();
   made->pull = pull;
   made->payload = hold(payload);
   std::vector<plan::Array> written;
@@ -237,6 +240,7 @@ void bind_worker(nb::module_& m) {
            })
       .def("over", &WorkerLane::over)
       .def("take_failed", take_failed)
+      .def_prop_ro("has_failed", &WorkerLane::has_failed)
       .def_prop_ro("steps", &WorkerLane::steps)
       .def_prop_ro("bytes", &WorkerLane::bytes)
       .def("close", [](WorkerLane& lane) {

@@ -237,10 +237,7 @@ std::vector<ServerDesk::Ready> ServerDesk::serve(const std::vector<int>& others,
         asked = true;
       }
     }
-    if (asked) {
-      look(&ready);
-      break;
-    }
+    if (asked) break;
   }
   return ready;
 }

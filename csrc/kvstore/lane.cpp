@@ -78,6 +78,7 @@ bool WorkerLane::over(const WorkerBoardRef& board) const {
 
 void WorkerLane::submit(const ExchangeRef& exchange) {
   exchange->began_ms = now_ms();
+  exchange->staged = !exchange->push;
   {
     const Lock lock(mutex_);
     open_.push_back(exchange);
@@ -277,6 +278,11 @@ std::vector<WorkerLane::Words> WorkerLane::retire(const WorkerBoardRef& board) {
 std::vector<ExchangeRef> WorkerLane::take_failed() {
   const Lock lock(mutex_);
   return std::exchange(failed_, {});
+}
+
+bool WorkerLane::has_failed() const {
+  const Lock lock(mutex_);
+  return !failed_.empty();
 }
 
 void WorkerLane::close() {

@@ -48,12 +48,13 @@ struct Piece {
 
 struct Exchange {
   std::vector<Piece> pieces;
+  bool push = true;
   bool pull = true;
   std::vector<engine::TagRef> tags;  // of what it writes: who waits for one may help
   std::function<void(std::exception_ptr)> done;
   std::shared_ptr<void> payload;  // the caller's, for when it fails
 
-  // The lane's, under its lock.
+  // The lane's, under its lock. `staged`: also where nothing is pushed.
   bool staged = false;
   bool busy = false;
   int64_t began_ms = 0;
@@ -92,6 +93,8 @@ class WorkerLane : public std::enable_shared_from_this<WorkerLane> {
   // Whether a board was closed, or is not to be used any more.
   bool over(const WorkerBoardRef& board) const;
   std::vector<ExchangeRef> take_failed();
+  // Whether some have failed that nobody has taken.
+  bool has_failed() const;
 
   // Steps of slices that were put on boards.
   int64_t steps() const { return steps_.load(); }

@@ -54,8 +54,9 @@ class Opened:
 class Desk(Protocol):
     """The boards' memory, and the workers that see it. Given by the transport."""
 
-    #: Rounds that the desk has closed by itself.
-    rounds: int
+    @property
+    def rounds(self) -> int:
+        """Rounds that the desk has closed by itself."""
 
     def open(
         self, values: Mapping[str, Array], versions: Mapping[str, int], senders: Mapping[int, str]

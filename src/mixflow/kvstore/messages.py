@@ -257,8 +257,8 @@ class Fetched(Message):
 
 @dataclass(slots=True)
 class Opened(Message):
-    """A board (see `lanes`), to each of its workers on this host: slices with their bytes, dtypes
-    and versions, workers in the order of its columns; `values` holds the memory of the 'board' and of
+    """A board (see `lanes`), to each of its workers on this host: slices with bytes, dtypes and
+    versions, workers in the order of its columns; `values` holds the memory of the 'board' and of
     the server's 'desk'. Not answered: a worker that can't use it goes on by messages."""
 
     slices: tuple[str, ...] = ()

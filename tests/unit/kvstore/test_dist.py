@@ -9,6 +9,7 @@ from store_support import job, together
 import mixflow as mx
 from mixflow import _rt
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
+from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.options import StoreOptions, policy_of
 from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.transport.faults import Faults

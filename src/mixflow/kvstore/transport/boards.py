@@ -79,7 +79,9 @@ class ServerBoards:
         sizes = [value.nbytes for value in values.values()]
         total, places, gradients = self._core.lane_layout(sizes, len(workers))
         memory = self._blocks.empty(max(total, BIG_BYTES), np.uint8)
-        views = [_view(memory, at, value) for at, value in zip(places, values.values(), strict=True)]
+        views = [
+            _view(memory, at, value) for at, value in zip(places, values.values(), strict=True)
+        ]
         for view, value in zip(views, values.values(), strict=True):
             view[...] = value
         first = [versions[name] for name in names]

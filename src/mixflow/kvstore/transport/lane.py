@@ -7,7 +7,7 @@ parts that it had; `Client` learns where each slice is before it sends anything 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from ..client import Client, Ticket
 from ..messages import Array, Gradient, Opened
 from ..policy import Part
 from ..sharding import Entry
-from .boards import BELLS, address_of, available
+from .boards import BELLS, address_of
 from .segments import Leased
 
 #: An exchange that takes longer goes on by messages: servers know what to do about who is missing.
@@ -29,8 +29,10 @@ class Detour(Protocol):
     """What an exchange was to do, for when it has to go by messages."""
 
     priority: int
-    #: Slices that are read; none where nothing is.
-    slices: Sequence[str]
+
+    @property
+    def slices(self) -> Sequence[str]:
+        """Slices that are read; none where nothing is."""
 
     def gradients(self) -> dict[str, Array]:
         """Copies of what is pushed, by slice."""
@@ -123,15 +125,28 @@ class Lane:
         for board in [b for b in self._boards if b.server == server]:
             self._native.retire(board.native)
 
+    def retire(self, slices: Iterable[str]) -> None:
+        """Ends the use of boards of some slices: they go by messages now."""
+        for name in slices:
+            if name in self._where:
+                self._native.retire(self._where[name][0].native)
+
     @property
     def in_trouble(self) -> bool:
-        """Whether some board is over: `leave` has something to do."""
-        return any(self._native.over(board.native) for board in self._boards)
+        """Whether some board is over, or an exchange has failed: `leave` has something to do."""
+        over = any(self._native.over(board.native) for board in self._boards)
+        return over or bool(self._native.has_failed)
 
     def unconfirmed(self) -> bool:
         """Whether some step on a board is not durable yet."""
         words = (w for board in self._boards for w in self._native.words(board.native))
         return any(staged > durable for staged, durable, _ in words)
+
+    def follow(self) -> None:
+        """Tells the worker's logic where the slices of boards are."""
+        for board in self._boards:
+            for name, words in zip(board.names, self._native.words(board.native), strict=True):
+                self._client.went_on(name, words[0] - 1, words[2])
 
     def leave(self, now: float) -> list[tuple[Any, Ticket]]:
         """Sends by messages what boards that are over have not confirmed, and starts failed

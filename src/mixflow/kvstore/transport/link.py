@@ -14,7 +14,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -157,6 +157,7 @@ class Link:
         if boards.available() and client.via is None and self._mangler.faults == Faults():
             self.lane = Lane(client, self._wake_in)
             client.offers = True
+            client.before_push = self._yield_boards
         for server, address in self._addresses.items():
             self._open_channel(server, address)
         self._thread = threading.Thread(target=self._run, name="mixflow-kvstore", daemon=True)
@@ -217,6 +218,8 @@ class Link:
             if self._closed:
                 raise MixflowError(f"[kvstore] expected an open store for '{what}', got a closed")
             self._leave_boards()
+            if self.lane is not None:
+                self.lane.follow()
             try:
                 ticket = make(self.client, time.monotonic())
             except MixflowError as error:
@@ -234,6 +237,12 @@ class Link:
             return None
         with self._lock:
             return self.lane.route(keys)
+
+    def _yield_boards(self, slices: Iterable[str]) -> None:
+        """Some slices are about to be pushed by messages. Needs the lock."""
+        assert self.lane is not None
+        self.lane.retire(slices)
+        self._leave_boards()
 
     def _leave_boards(self) -> None:
         """Goes on by messages where boards are over. Needs the lock."""
