@@ -35,6 +35,7 @@ test: core
 prove: core
 	MIXFLOW_FULL_COUNTS=1 MIXFLOW_TEST_COUNT=1000000 $(BIN)/python -m pytest -q -m "not oracle" --timeout 3600
 	MIXFLOW_PURE=1 $(BIN)/python -m pytest -q -m "not slow and not oracle" tests/smoke tests/contract
+	$(BIN)/python benchmarks/failures/run.py --moments 20
 	PYTHON=$(PYTHON) tools/check_installs.sh
 
 bench: core

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import functools
 import json
 import os
 import platform
@@ -20,9 +21,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from worker import FIGURES
+from worker import FIGURES, PREPARE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -105,13 +107,26 @@ class Worker:
         """Numbers of a case that are no times; {} where the rival has none."""
         return self._ask(FIGURES + case)
 
+    def prepare(self, case: str) -> Callable[[], dict]:
+        """Has a case built; the function that is given waits until it is."""
+        return self._begin(PREPARE + case)
+
     def _ask(self, line: str) -> dict:
+        return self._begin(line)()
+
+    def _begin(self, line: str) -> Callable[[], dict]:
+        """Sends a line; the function that is given waits for the answer."""
         assert self.process.stdin is not None
+        if not self.dead:
+            with contextlib.suppress(OSError):  # seen when the answer does not come
+                self.process.stdin.write(line + "\n")
+                self.process.stdin.flush()
+        return functools.partial(self._end, line)
+
+    def _end(self, line: str) -> dict:
         if self.dead:
             return {}
         try:
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
             return self._answer()
         except (OSError, SystemExit) as error:
             # The rows of the others count all the same.
@@ -167,6 +182,9 @@ def run(
     unit, rounds = workers[0].hello["unit"], min(rounds, workers[0].hello["rounds"] or rounds)
     for case in filter(lambda c: wanted(c, patterns), workers[0].hello["cases"]):
         seconds: dict[str, list[float]] = {r: [] for r in rivals}
+        if workers[0].hello["together"]:
+            for built in [worker.prepare(case) for worker in workers]:
+                built()
         for _ in range(rounds):
             for worker in workers:
                 time.sleep(REST_SECONDS)

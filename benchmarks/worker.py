@@ -2,9 +2,10 @@
 
 A rival's file gives `VERSION` and `CASES`: case -> builder; a builder returns a function that gives
 seconds per unit. Builders run once, with a warm-up of two calls (`WARM_UP`). Files with `UNIT`
-give something else than seconds; `ROUNDS` is how often that is worth repeating. `FIGURES`, where
-there is one, maps a case to a function that gives numbers by name for its row; it is called after
-the rounds.
+give something else than seconds; `ROUNDS` is how often that is worth repeating; with `TOGETHER` (of
+ours) all rivals build a case at the same time, before any measures it. `FIGURES`, where there is
+one, maps a case to a function that gives numbers by name for its row; it is called after the
+rounds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 
 #: Before the name of a case: its figures are asked for, not its time.
 FIGURES = "figures "
+#: Before the name of a case: it is built, so that it can be measured later without a start.
+PREPARE = "prepare "
 
 
 def main() -> None:
@@ -32,6 +35,7 @@ def main() -> None:
     spec.loader.exec_module(module)
     hello = {"cases": list(module.CASES), "version": module.VERSION}
     hello |= {"unit": getattr(module, "UNIT", "seconds"), "rounds": getattr(module, "ROUNDS", None)}
+    hello["together"] = getattr(module, "TOGETHER", False)
     print(json.dumps(hello), file=answers, flush=True)
     ready = {}
     for line in sys.stdin:
@@ -40,12 +44,14 @@ def main() -> None:
             made = getattr(module, "FIGURES", {}).get(case.removeprefix(FIGURES))
             print(json.dumps(made() if made else {}), file=answers, flush=True)
             continue
+        only_built = case.startswith(PREPARE)
+        case = case.removeprefix(PREPARE)
         if case in module.CASES and case not in ready:
             ready.clear()  # the arrays of earlier cases would crowd this one
             ready[case] = module.CASES[case]()
             for _ in range(getattr(module, "WARM_UP", 2)):
                 ready[case]()
-        seconds = ready[case]() if case in ready else None
+        seconds = ready[case]() if case in ready and not only_built else None
         print(json.dumps({"seconds": seconds}), file=answers, flush=True)
 
 

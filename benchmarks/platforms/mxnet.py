@@ -18,9 +18,8 @@ def processes(cell, out):
     }
     command = jobs.program("train_module.py", cell, out, "mxnet")
     roles = ["scheduler", "server", *["worker"] * cell.workers]
-    return jobs.Processes(
-        [(command, {**common, "DMLC_ROLE": role}) for role in roles], cell.workers
-    )
+    commands = [(command, {**common, "DMLC_ROLE": role}) for role in roles]
+    return jobs.Processes(commands, cell.workers, cell.workers, cell.threads)
 
 
 CELLS = [c for c in tasks.all_cells() if not c.mode.startswith("staleness")]

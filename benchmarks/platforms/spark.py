@@ -10,7 +10,7 @@ WARM_UP = 0
 
 
 def processes(cell, out):
-    return jobs.Processes([(jobs.program("train_spark.py", cell, out), {})], 1, cell.threads)
+    return jobs.Processes([(jobs.program("train_spark.py", cell, out), {})], 1, 1, cell.threads)
 
 
 RUNNER = jobs.Runner(processes, [c for c in tasks.all_cells() if c.batch == tasks.WHOLE])

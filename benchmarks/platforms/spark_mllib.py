@@ -33,7 +33,7 @@ def parquet(model):
 
 def processes(cell, out):
     command = jobs.program("train_mllib.py", cell, out, parquet(cell.model))
-    return jobs.Processes([(command, {})], 1, cell.threads)
+    return jobs.Processes([(command, {})], 1, 1, cell.threads)
 
 
 CELLS = [

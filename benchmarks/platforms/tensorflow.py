@@ -22,9 +22,8 @@ def processes(cell, out):
         for role, count in counts.items()
         for number in range(count)
     ]
-    if cell.mode == "async":
-        return jobs.Processes(commands, 1)
-    return jobs.Processes(commands, cell.workers, cell.threads)
+    ends = 1 if cell.mode == "async" else cell.workers
+    return jobs.Processes(commands, ends, ends, cell.threads)
 
 
 CELLS = [c for c in tasks.all_cells() if not c.mode.startswith("staleness")]

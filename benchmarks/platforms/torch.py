@@ -12,7 +12,7 @@ def processes(cell, out):
     port = str(jobs.free_port())
     command = jobs.program("train_torch.py", cell, out)
     commands = [([*command, str(rank), port], {}) for rank in range(cell.workers)]
-    return jobs.Processes(commands, cell.workers, cell.threads)
+    return jobs.Processes(commands, cell.workers, cell.workers, cell.threads)
 
 
 RUNNER = jobs.Runner(processes, [c for c in tasks.all_cells() if c.mode == "sync"])

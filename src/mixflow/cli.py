@@ -19,6 +19,7 @@ from .files import write_atomically
 from .im2rec import command as im2rec
 from .io import NDArrayIter
 from .kvstore import utilisation
+from .kvstore.commands import add_jobs
 from .kvstore.launch import add_launch
 from .libinfo import __version__
 from .module import Module
@@ -406,6 +407,7 @@ def parser() -> argparse.ArgumentParser:
     im2rec.add_im2rec(commands.add_parser("im2rec", help="record files from images"))
     im2rec.add_rec2idx(commands.add_parser("rec2idx", help="the index of a record file"))
     add_launch(commands.add_parser("launch", help="a program as the workers of a job"))
+    add_jobs(commands)
     add_simulate(commands.add_parser("simulate", help="what more machines would do"))
     return top
 

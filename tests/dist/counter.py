@@ -1,4 +1,7 @@
-"""A worker's program: adds 1 to every cell of two keys, each step, and tells its last values."""
+"""A worker's program: adds 1 to every cell of two keys, each step, and tells its last values.
+
+It ends after so many steps, or when the folder has a file 'enough'.
+"""
 
 import json
 import os
@@ -22,7 +25,7 @@ for step in range(store.first_step, steps):
     time.sleep(pause)
     with open(os.path.join(out_folder, f"steps{store.rank}"), "a") as file:
         file.write(f"{os.getpid()} {step}\n")
-    if not store.step_done():
+    if not store.step_done() or os.path.exists(os.path.join(out_folder, "enough")):
         break
 store.close()
 with open(os.path.join(out_folder, f"end{store.rank}"), "w") as file:

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from mixflow.cli import main
-
 from mixflow.errors import MixflowError, ParamError
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions

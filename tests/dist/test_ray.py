@@ -1,7 +1,9 @@
 """Jobs whose processes Ray starts: one small cluster on this machine for all tests."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -14,16 +16,32 @@ import pytest
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("zmq")
+from commands_support import (  # noqa: E402
+    counted,
+    elsewhere,
+    enough,
+    gone,
+    last_values,
+    mixflow,
+    start,
+    status,
+    until,
+)
 from ray.cluster_utils import Cluster  # noqa: E402
 from test_jobs import COUNTER, progressed  # noqa: E402
 
 import mixflow as mx  # noqa: E402
-from mixflow.errors import MixflowError  # noqa: E402
+from mixflow.errors import MixflowError, ParamError  # noqa: E402
+from mixflow.kvstore import registry, snapshot  # noqa: E402
 from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
+from mixflow.kvstore.places import Room  # noqa: E402
+from mixflow.kvstore.plan import SnapshotOptions  # noqa: E402
 from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
 from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
+COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
+NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
 HEALTH = {
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 500,
@@ -36,9 +54,9 @@ HEALTH = {
 def cluster():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     before = set(psutil.Process().children(recursive=True))
-    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20}
+    head = {**NODE, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args={**head, "_system_config": HEALTH})
-    made.add_node(num_cpus=2, object_store_memory=100 << 20)
+    made.add_node(**NODE)
     ray.init(address=made.address, log_to_driver=False)
     made.wait_for_nodes(30)
     yield made
@@ -49,10 +67,49 @@ def cluster():
         time.sleep(0.1)
 
 
-def job(folder, steps=20, pause=0.03):
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(tmp_path, monkeypatch):
+    """No process of a job, no state in memory, no CPU that is still taken."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = memory()
+    yield
+    until(lambda: not of_jobs(tmp_path) and not memory() - before, 20)
+    if ray.is_initialized():
+        until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"], 20)
+
+
+def of_jobs(folder):
+    """Live workers of this test: they are told its folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(folder) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def job(folder, steps=20, pause=0.03, room=None, deadline=30.0, give_up=False, **options):
     command = [sys.executable, COUNTER, str(steps), str(pause), str(folder)]
-    store = StoreOptions(deadline=30.0, repeat=0.1, bound=1000)
-    return Job(command, JobOptions(2, 2, store, deadline=120.0), RaySpawner())
+    store = StoreOptions(deadline=deadline, repeat=0.1, bound=1000, give_up=give_up)
+    return Job(command, JobOptions(2, 2, store, deadline=120.0, **options), RaySpawner(room=room))
+
+
+def beside(made, act):
+    """Runs a job while something is done to it."""
+    failed = []
+
+    def watched():
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=watched, daemon=True)
+    thread.start()
+    code = made.run()
+    thread.join(10)
+    assert not failed, failed
+    return code
 
 
 def memory():
@@ -65,6 +122,10 @@ def ends(folder):
     return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
 
 
+def what(made):
+    return [e["what"] for e in made.events]
+
+
 def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
     made = job(tmp_path)
 
@@ -74,39 +135,194 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
         os.kill(made.servers["server1"].pid, signal.SIGKILL)
         os.kill(made.workers[1].pid, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    assert made.run() == 0
-    killer.join()
+    assert beside(made, kill) == 0
     assert ends(tmp_path) == [{"small": [40.0], "big": [40.0]}] * 2
     assert {e["who"] for e in made.events if e.get("code")} == {"server1", "worker1"}
 
 
+class Doomed:
+    """A node more, that a job's first server and its workers are on."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self.node = cluster.add_node(**NODE, resources={"doomed": 1})
+        cluster.wait_for_nodes(30)
+
+    def prepare(self, made):
+        """Has the servers placed here and on another node, and remembers what was there."""
+        reserve = made.spawner.reserve
+
+        def reserve_here(workers, servers):
+            hosts = reserve(workers, servers)
+            others = [h for h in made.spawner.hosts() if h != self.node.node_id]
+            alive = self.node.node_id in made.spawner.hosts()
+            return [self.node.node_id, others[0]] if alive else hosts
+
+        made.spawner.reserve = reserve_here
+
+    def die(self):
+        """The node's machine is gone."""
+        self._cluster.remove_node(self.node, allow_graceful=False)
+
+
 def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
-    doomed = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
-    cluster.wait_for_nodes(30)
-    before = memory()
-    made = job(tmp_path, steps=60)
-    # The doomed node comes first, so that a server and a worker are on it.
-    hosts = made.spawner.hosts
-    made.spawner.hosts = lambda: sorted(hosts(), key=lambda node: node != doomed.node_id)
+    doomed = Doomed(cluster)
+    made = job(tmp_path, steps=60, room=Room(workers="spread"))
+    doomed.prepare(made)
 
     def kill():
         progressed(tmp_path, 10)
-        assert made.servers["server0"].host == made.workers[0].host == doomed.node_id
-        cluster.remove_node(doomed, allow_graceful=False)
+        assert made.servers["server0"].host == doomed.node.node_id
+        doomed.die()
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    assert made.run() == 0
-    killer.join()
-    what = [e["what"] for e in made.events]
-    assert "host lost" in what and "rolled back" not in what
+    assert beside(made, kill) == 0
+    assert "host lost" in what(made) and "rolled back" not in what(made)
     assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
-    deadline = time.monotonic() + 10
-    while memory() - before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not memory() - before, "the state of the killed node is still in memory"
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_without_a_stand_by_a_lost_node_takes_the_job_back(cluster, tmp_path, capfd, number):
+    doomed, place = Doomed(cluster), tmp_path / "snapshots"
+    saved = SnapshotOptions(str(place), versions=5)
+    made = job(tmp_path, steps=60, replicas=0, snapshots=saved)
+    doomed.prepare(made)
+
+    def kill():
+        until(lambda: snapshot.complete(place))
+        time.sleep(random.Random(number).random())
+        doomed.die()
+
+    assert beside(made, kill) == 0
+    back = [e for e in made.events if e["what"] == "rolled back"]
+    assert len(back) == 1 and back[0]["snapshot"] >= 5
+    text = f"the state of server0 is lost with {doomed.node.node_id}: the job goes back to snapshot"
+    assert text in capfd.readouterr().err
+    assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
+
+
+def test_a_worker_that_never_comes_back_is_named_or_left_behind(cluster, tmp_path):
+    for give_up in (False, True):
+        folder = tmp_path / str(give_up)
+        folder.mkdir()
+        made = job(folder, steps=60, worker_restarts=0, deadline=5.0, give_up=give_up)
+
+        def kill(made=made, folder=folder):
+            progressed(folder, 5)
+            os.kill(made.workers[1].pid, signal.SIGKILL)
+
+        began = time.monotonic()
+        code = beside(made, kill)
+        last = [e["what"] for e in made.events if e["who"] == "worker1"][-1]
+        if give_up:
+            assert code == 0 and last == "worker taken out"
+            assert 60 + 5 <= json.loads((folder / "end0").read_text())["small"][0] <= 120
+        else:
+            assert code == -signal.SIGKILL and last == "worker ended"
+            assert time.monotonic() - began < 60
+
+
+def test_what_the_cluster_lacks_is_said_in_time(cluster, tmp_path):
+    cases = [
+        (Room(cpus_per_worker=3, deadline=1), "no node has 3; use a smaller --cpus-per-worker"),
+        (Room(cpus_per_worker=2, cpus_per_server=1, deadline=1), "2 workers with 2 CPUs each"),
+    ]
+    for room, text in cases:
+        began = time.monotonic()
+        with pytest.raises(MixflowError, match=r"expected room for .* within 1 s, got ") as error:
+            job(tmp_path, room=room).run()
+        assert text in str(error.value)
+        assert time.monotonic() - began < 60
+    until(lambda: ray.available_resources()["CPU"] == 4)
+    with pytest.raises(ParamError, match=r"expected CPUs per process >= 0 .* got -1"):
+        Room(cpus_per_worker=-1)
+    with pytest.raises(ParamError, match=r"\['pack', 'spread'\], got 'heap'"):
+        Room(workers="heap")
+
+
+def test_workers_are_packed_and_servers_spread(cluster, tmp_path):
+    room = Room(cpus_per_worker=0.5)
+    made = job(tmp_path, steps=100000, pause=0.01, room=room)
+
+    def look():
+        progressed(tmp_path, 3)
+        assert len({p.host for p in made.workers.values()}) == 1
+        assert len({p.host for p in made.servers.values()}) == 2
+        made.scale(1)
+        until(lambda: len(made.workers) == 1)
+        made.scale(2)  # the place that is free
+        until(lambda: [w["state"] for w in made.status()["workers"]] == ["at work"] * 2)
+        assert ray.available_resources()["CPU"] == 3
+        made.scale(9)
+        until(lambda: made.status()["refused"], 40)
+        assert "room for one more worker with 0.5 CPUs each" in made.status()["refused"]
+        enough(tmp_path)
+
+    assert beside(made, look) == 0
+    assert "worker not started" in what(made)
+    total = float(counted(tmp_path))
+    assert last_values(tmp_path) == {"small": [total], "big": [total]}
+
+
+def detached(cluster, folder, pause=0.02, name="far"):
+    """A job of the cluster; the terminal that has started it is gone."""
+    program = folder / "say.py"
+    program.write_text(
+        f"import sys; print('hear me', flush=True)\nexec(open({COUNTER!r}).read())\n"
+    )
+    words = ["-n", 2, "-s", 2, "--detach", "--address", cluster.address, "--name", name]
+    command = [sys.executable, program, 100000, pause, folder]
+    return elsewhere("launch", *words, *command)
+
+
+def coordinators():
+    found = ray.util.list_named_actors(all_namespaces=True)
+    return [a["name"] for a in found if a["name"].startswith("mixflow-job-")]
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_detached_job_outlives_its_terminals(cluster, tmp_path, number):
+    assert "job far runs" in detached(cluster, tmp_path)
+    watcher = start("attach", "far", "--address", cluster.address)
+    progressed(tmp_path, 1 + random.Random(number).randrange(20))
+    watcher.kill()
+    watcher.wait(10)
+    assert "3 workers (worker0, worker1, worker2)" in mixflow("scale", "far", "-n", 3)
+    assert "2 workers (worker0, worker1)" in mixflow("scale", "far", "-n", 2)
+    found = json.loads(elsewhere("status", "far", "--json", "--address", cluster.address))
+    assert found["state"] == "running" and len({s["host"] for s in found["servers"]}) == 2
+    enough(tmp_path)
+    said = mixflow("attach", "far")
+    assert said.count("hear me") == 3
+    total = float(counted(tmp_path))
+    assert last_values(tmp_path) == {"small": [total], "big": [total]}
+    report = json.loads((registry.place() / "far" / "report.json").read_text())
+    assert [e["who"] for e in report["events"] if e["what"] == "asked to leave"] == ["worker2"]
+    assert status("far")["code"] == 0 and coordinators() == ["mixflow-job-far"]
+    assert "the cluster forgets it" in mixflow("stop", "far")
+    until(lambda: not coordinators())
+
+
+def test_a_detached_job_is_stopped(cluster, tmp_path, monkeypatch):
+    detached(cluster, tmp_path, name="halt")
+    found = status("halt")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another host"))
+    assert "halt: stopped" in elsewhere("stop", "halt", "--address", cluster.address)
+    until(lambda: gone(p["pid"] for p in [*found["workers"], *found["servers"]]))
+    until(lambda: not coordinators())
+    said = elsewhere("status", "halt", "--address", cluster.address, code=1)
+    assert "unknown job 'halt' on the cluster" in said
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_killed_launcher_ends_its_job_on_the_cluster(cluster, tmp_path, number):
+    words = ["-n", 2, "-s", 2, "--address", cluster.address, "--name", "near"]
+    launcher = start("launch", *words, sys.executable, COUNTER, 100000, 0.02, tmp_path)
+    progressed(tmp_path, 1 + random.Random(number).randrange(20))
+    found = status("near")
+    launcher.kill()
+    launcher.wait(10)
+    until(lambda: gone(p["pid"] for p in [*found["workers"], *found["servers"]]), 30)
+    assert "near" not in mixflow("jobs")
 
 
 def test_partitions_are_computed_by_actors_and_lost_ones_again(cluster, tmp_path):
@@ -126,5 +342,5 @@ def test_partitions_are_computed_by_actors_and_lost_ones_again(cluster, tmp_path
         assert iterator.counts.replaced == 1
         Path(names["data"]).unlink()
         number = iterator.pool.submit(Partition({**source, "scale": 2}, 0, 4))
-        with pytest.raises(MixflowError, match="4 computations failed; the last: .*data.npy"):
+        with pytest.raises(MixflowError, match=r"4 computations failed; the last: .*data.npy"):
             iterator.pool.take(number)

@@ -13,7 +13,7 @@ from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
-from test_jobs import progressed  # noqa: E402
+from test_jobs import progressed
 
 STEPS = 60
 

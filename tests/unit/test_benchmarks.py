@@ -116,15 +116,13 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_cells_of_platforms_time_whole_passes(programs: Any) -> None:
+def test_cells_of_platforms_are_the_same_work_for_all(programs: Any) -> None:
     tasks = programs("tasks")
     names = [cell.name for cell in tasks.all_cells()]
     assert len(set(names)) == len(names)
     for cell in tasks.all_cells():
         assert tasks.Cell.from_json(cell.to_json()) == cell
-        assert cell.samples <= cell.rows * max(1, cell.steps // cell.steps_per_pass)
-        if cell.batch != 1:
-            assert cell.steps % cell.steps_per_pass == 0
+        assert cell.passes * cell.rows == cell.steps * cell.size * cell.workers
         last = cell.batch_rows(cell.steps_per_pass - 1)
         assert last.stop <= cell.rows // cell.workers
         assert cell.batch_rows(cell.steps_per_pass) == cell.batch_rows(0)
@@ -179,15 +177,56 @@ def test_first_values_and_gradients_of_platforms(programs: Any, monkeypatch: Any
         weight[place] = before
 
 
+#: A program that "trains" as the programs of the platforms do: it counts its blocks.
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import tasks
+watch, blocks = tasks.Watch(sys.argv[2], int(sys.argv[3])), 0
+while watch.begin():
+    blocks += 1
+    watch.end(**({"passes": 4.0} if blocks == 2 else {}))
+if sys.argv[3] == "0":
+    watch.write([tasks.np.full((10, 784), blocks), tasks.np.zeros(10)])
+"""
+
+
+def test_platforms_take_turns_block_by_block(
+    programs: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    jobs, tasks = programs("jobs"), programs("tasks")
+    cell = tasks.Cell("softmax", "sync", 100, 2)
+    judged = []
+    monkeypatch.setattr(tasks, "judge", lambda c, w: judged.append(w[0][0, 0]) or {"loss": 1.0})
+
+    def processes(cell: Any, out: str) -> Any:
+        command = [sys.executable, "-c", PROGRAM, str(jobs.PROGRAMS), out]
+        return jobs.Processes([([*command, str(rank)], {}) for rank in (0, 1)], 2, 2)
+
+    runner = jobs.Runner(processes, [cell])
+    measure = runner.cases[cell.name]()
+    first, second = measure(), measure()
+    assert first > 0 and second > 0
+    figures = runner.figures[cell.name]()
+    assert figures["blocks"] == [round(first, 6), round(second, 6)]
+    assert figures["timed_passes"] == pytest.approx(cell.passes + 4.0)
+    assert judged == [2.0]
+    assert measure() is None  # its processes have ended
+
+
 def test_a_job_that_does_not_end_well_is_reported(programs: Any, monkeypatch: Any) -> None:
     jobs = programs("jobs")
     cell = jobs.tasks.Cell("softmax", "sync", 100, 1)
-    codes = {"fails": "raise SystemExit('no such model')", "hangs": "import time; time.sleep(60)"}
-    monkeypatch.setattr(jobs, "LIMIT", 1.0)
-    for code, text in zip(codes.values(), ("no such model", "not within 1 s"), strict=True):
+    codes = {
+        "raise SystemExit('no such model')": (60.0, "no such model"),
+        "print('too early')": (60.0, "ended before its time: too early"),
+        "import time; time.sleep(60)": (0.5, "not within 0.5 s"),
+    }
+    for code, (limit, text) in codes.items():
+        monkeypatch.setattr(jobs, "LIMIT", limit)
 
         def processes(cell: Any, out: str, code: str = code) -> Any:
-            return jobs.Processes([([sys.executable, "-c", code], {})], 1)
+            return jobs.Processes([([sys.executable, "-c", code], {})], 1, 1)
 
         runner = jobs.Runner(processes, [cell])
         assert runner.cases[cell.name]()() is None
@@ -210,3 +249,52 @@ def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
     assert not run.wanted("a, sync", ["b*"])
     assert run.amounts([], "seconds") == {}
     assert run.amounts([3.0, 1.0, 2.0], "seconds")["median_seconds"] == 2.0
+
+
+MS = 1_000_000
+
+
+def test_overlap_by_trace(load: Any) -> None:
+    overlap = load("overlap.py")
+    assert overlap.union([(5, 9), (0, 3), (2, 4), (9, 10)]) == [[0, 4], [5, 10]]
+    assert overlap.covered([(0, 10), (5, 20)], [(0, 5), (15, 40)]) == 0.5
+    assert overlap.covered([], [(0, 5)]) == 0.0
+    first = {
+        "computing": [[0, 100 * MS], [100 * MS, 101 * MS], [110 * MS, 210 * MS]],
+        "exchanges": [
+            [40 * MS, 60 * MS, [1, 2]],
+            [100 * MS, 110 * MS, [0]],
+            [148 * MS, 172 * MS, [1, 2]],
+            [210 * MS, 222 * MS, [0]],
+        ],
+    }
+    second = {"computing": [[0, 106 * MS], [112 * MS, 210 * MS]], "exchanges": []}
+    assert overlap.pauses([first, second]) == ([0.008], [0.003])
+    assert overlap.profile([first, second], [4, 8, 16]) == [
+        {"bytes": 24, "ready_ms": -61.0, "there_ms": -39.0},
+        {"bytes": 4, "ready_ms": 0.0, "there_ms": 11.0},
+    ]
+
+
+def test_overlap_by_blocks(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    overlap = load("overlap.py")
+    monkeypatch.setattr(overlap.os, "cpu_count", lambda: 2)
+
+    def worker(seconds: dict[str, float], busy: float) -> dict[str, Any]:
+        blocks = {kind: [s, s, 0.1 * s, busy * 2 * s] for kind, s in seconds.items()}
+        trace = {
+            "computing": [[0, 10 * MS], [12 * MS, 20 * MS]],
+            "exchanges": [[8 * MS, 12 * MS, [0]]],
+        }
+        return {"rounds": [blocks] * 2, "sizes": [4], "trace": trace}
+
+    slow = {"forward": 1.0, "compute": 3.0, "alone": 1.0, "both": 3.2}
+    fast = {"forward": 1.0, "compute": 2.9, "alone": 0.9, "both": 3.2}
+    quiet = [worker(slow, 1.02), worker(fast, 1.0)]
+    loud = [worker({kind: 2 * s for kind, s in slow.items()}, 1.2), worker(fast, 1.0)]
+    row = overlap.figures([quiet, loud])
+    assert (row["rounds"], row["rounds_left_out"]) == (2, 2)
+    assert row["share"] == 0.5 and row["hidden"] == pytest.approx(0.8)
+    assert row["hidden_quartiles"] == pytest.approx([0.8] * 3)
+    assert row["hidden_by_trace"] == 0.5 and row["pause"] == 0.002
+    assert overlap.figures([loud, loud])["rounds_left_out"] == 0  # it is all there is

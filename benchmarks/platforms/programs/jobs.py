@@ -1,11 +1,18 @@
-"""Runs the processes of one measurement and reads what they leave. Standard library and NumPy only:
-it runs in every rival's environment."""
+"""Runs the processes of one cell and times their blocks. Standard library and NumPy only: it runs
+in every rival's environment.
+
+The hazard is a noisy machine. All platforms are started and warm before the first block of a cell;
+then they take turns, one block each, while the others wait for a word on a pipe. So what disturbs
+one platform disturbs all alike, and a platform is started once for all of its blocks.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -13,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,22 +31,24 @@ from .sampling import Sampler
 from .tasks import Cell
 
 PROGRAMS = Path(__file__).resolve().parent
-#: Seconds that a measurement may take, with start and warm-up.
+#: Seconds that the start of a cell's processes may take, and each of its blocks.
 LIMIT = float(os.environ.get("BENCH_LIMIT", "90"))
 
 
 @dataclass
 class Processes:
-    """The processes of a measurement.
+    """The processes of a cell.
 
     Attributes:
         commands: each with its environment, servers first.
         waited: how many of the last ones end by themselves.
+        watches: how many processes have a `Watch`; they end when it says so.
         threads: of each process.
     """
 
     commands: list[tuple[list[str], dict[str, str]]]
     waited: int
+    watches: int
     threads: int = 1
 
 
@@ -59,7 +68,7 @@ def program(name: str, cell: Cell, out: str, *more: str) -> list[str]:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of every process of a measurement."""
+    """Of every process of a cell."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads))}
 
@@ -74,92 +83,176 @@ class Runner:
 
     def __init__(self, processes: Callable[[Cell, str], Processes], cells: list[Cell]) -> None:
         self._processes = processes
+        self._job: Job | None = None
         self._figures: dict[str, dict] = {}
+        atexit.register(self._close)
         self.cases = {cell.name: self._case(cell) for cell in cells}
-        self.figures = {c.name: lambda name=c.name: self._figures.get(name, {}) for c in cells}
+        self.figures = {cell.name: self._figures_of(cell.name) for cell in cells}
 
     def _case(self, cell: Cell) -> Callable[[], Callable[[], float | None]]:
-        def measure() -> float | None:
-            if "unfinished" in self._figures.get(cell.name, {}):
-                return None  # it has had its time
-            try:
-                seconds, figures = run(cell, self._processes)
-            except Unfinished as reason:
-                self._figures.setdefault(cell.name, {"unfinished": str(reason)})
-                return None
-            self._figures[cell.name] = figures
-            return seconds
+        def start() -> Callable[[], float | None]:
+            self._close()
+            with self._reported(cell.name):
+                self._job = Job(cell, self._processes)
+            return lambda: self._block(cell)
 
-        return lambda: measure
+        return start
+
+    @contextlib.contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """What does not end well is a figure of the case, and the end of its job."""
+        try:
+            yield
+        except Unfinished as reason:
+            self._figures[name] = {"unfinished": str(reason)}
+            self._close()
+
+    def _block(self, cell: Cell) -> float | None:
+        """Seconds per pass of one more block; None where there is none."""
+        if self._job is None or (cell.times > 1 and self._job.blocks):
+            return None
+        with self._reported(cell.name):
+            return self._job.block()
+        return None
+
+    def _figures_of(self, name: str) -> Callable[[], dict]:
+        def figures() -> dict:
+            if self._job is not None:
+                with self._reported(name):
+                    self._figures[name] = self._job.finish()
+            self._close()
+            return self._figures.get(name, {})
+
+        return figures
+
+    def _close(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._job = None
 
 
-def run(cell: Cell, processes: Callable[[Cell, str], Processes]) -> tuple[float, dict]:
-    """Seconds per pass, and the figures of the row.
+class Job:
+    """The processes of a cell, started and warm.
+
+    Args:
+        cell: what they train.
+        processes: see `Runner`.
+
+    Attributes:
+        blocks: seconds per pass of each block so far.
 
     Raises:
-        Unfinished: a process failed, or the time was over.
+        Unfinished: a process failed, or the time was over; so do its methods.
     """
-    out = tempfile.mkdtemp(prefix="platforms-")
-    try:
-        job = processes(cell, out)
-        samples = _run_processes(cell, job, Path(out))
-        times = [
-            json.loads((Path(out) / f"times-{rank}.json").read_text())
-            for rank in range(len(list(Path(out).glob("times-*.json"))))
-        ]
-        began, ended = min(t["begin"] for t in times), max(t["end"] for t in times)
-        passes = times[0].get("passes", cell.samples / cell.rows)
-        with np.load(Path(out) / "weights.npz") as found:
-            quality = tasks.judge(cell, [found[name] for name in found.files])
-        seconds = (ended - began) / passes
-        figures = {**quality, "passes": passes, "samples_per_second": cell.rows / seconds}
-        figures["process_threads"] = job.threads
-        if samples is not None:
-            figures["use"] = samples.columns(began, ended)
-        return seconds, figures
-    finally:
-        shutil.rmtree(out, ignore_errors=True)
 
-
-def _run_processes(cell: Cell, job: Processes, out: Path) -> Sampler | None:
-    """Runs them until the last `waited` have ended; the others are ended then."""
-    with open(out / "log", "wb") as log:
-        started = [
-            subprocess.Popen(
-                command,
-                env={**environment(job.threads), **env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            for command, env in job.commands
-        ]
-        sampler = Sampler([p.pid for p in started]) if cell in tasks.SAMPLED else None
+    def __init__(self, cell: Cell, processes: Callable[[Cell, str], Processes]) -> None:
+        self.blocks: list[float] = []
+        self._cell, self._passes = cell, 0.0
+        self._out = Path(tempfile.mkdtemp(prefix="platforms-"))
+        self._started: list[subprocess.Popen] = []
+        self._sampler: Sampler | None = None
+        self._pipes: list[int] = []
         try:
-            _wait(started[-job.waited :], out)
-        finally:
-            if sampler:
-                sampler.close()
-            for process in started:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    return sampler
+            self._made = processes(cell, str(self._out))
+            # Both ends of each pipe are open here: opening one never waits.
+            names = ["said", *(f"go-{rank}" for rank in range(self._made.watches))]
+            self._said, *self._go = [self._pipe(name) for name in names]
+            self._rest = b""
+            self._heard: dict[str, dict[int, dict]] = {"ready": {}, "end": {}}
+            self._start()
+            self._hear("ready")
+        except BaseException:
+            self.close()
+            raise
 
+    def _pipe(self, name: str) -> int:
+        path = self._out / name
+        os.mkfifo(path)
+        self._pipes.append(os.open(path, os.O_RDWR))
+        return self._pipes[-1]
 
-def _wait(processes: list[subprocess.Popen], out: Path) -> None:
-    deadline = time.monotonic() + LIMIT
-    while True:
-        codes = [p.poll() for p in processes]
+    def _start(self) -> None:
+        with open(self._out / "log", "wb") as log:
+            for command, env in self._made.commands:
+                process = subprocess.Popen(
+                    command,
+                    env={**environment(self._made.threads), **env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                self._started.append(process)
+        if self._cell in tasks.SAMPLED:
+            self._sampler = Sampler([p.pid for p in self._started])
+
+    def block(self) -> float:
+        """Seconds per pass of a block: from the first process's start to the last one's end."""
+        self._tell(tasks.GO)
+        told = self._hear("end")
+        self._began, self._ended = (min(t["begin"] for t in told), max(t["end"] for t in told))
+        self._hear("ready")
+        passes = told[0].get("passes", self._cell.passes)
+        self._passes += passes
+        self.blocks.append((self._ended - self._began) / passes)
+        return self.blocks[-1]
+
+    def finish(self) -> dict:
+        """Ends the processes; the figures of the row."""
+        self._tell(tasks.STOP)
+        self._wait(self._started[-self._made.waited :])
+        with np.load(self._out / "weights.npz") as found:
+            figures = tasks.judge(self._cell, [found[name] for name in found.files])
+        figures |= {"timed_passes": self._passes, "blocks": [round(b, 6) for b in self.blocks]}
+        figures["process_threads"] = self._made.threads
+        if self._sampler is not None:
+            figures["use"] = self._sampler.columns(self._began, self._ended)
+        return figures
+
+    def close(self) -> None:
+        """Ends what is left. Safe to call twice."""
+        if self._sampler is not None:
+            self._sampler.close()
+        for process in self._started:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in self._pipes:
+            os.close(pipe)
+        self._pipes.clear()
+        shutil.rmtree(self._out, ignore_errors=True)
+
+    def _tell(self, word: str) -> None:
+        for pipe in self._go:
+            os.write(pipe, word.encode())
+
+    def _hear(self, what: str) -> list[dict]:
+        """What every watch says of this kind ('ready' or 'end'), by rank."""
+        deadline, heard = time.monotonic() + LIMIT, self._heard[what]
+        while len(heard) < self._made.watches:
+            if select.select([self._said], [], [], 0.1)[0]:
+                *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
+                for told in map(json.loads, lines):
+                    self._heard["end" if "end" in told else "ready"][told["rank"]] = told
+            elif None not in self._check(deadline):
+                raise Unfinished(f"ended before its time: {_last_lines(self._out)}")
+        found = [heard[rank] for rank in sorted(heard)]
+        heard.clear()
+        return found
+
+    def _check(self, deadline: float) -> list[int | None]:
+        codes = [p.poll() for p in self._started[-self._made.waited :]]
         failed = [code for code in codes if code]
         if failed:
-            raise Unfinished(f"ended with {failed[0]}: {_last_lines(out)}")
-        if None not in codes:
-            return
+            raise Unfinished(f"ended with {failed[0]}: {_last_lines(self._out)}")
         if time.monotonic() > deadline:
             raise Unfinished(f"not within {LIMIT:g} s")
-        time.sleep(0.01)
+        return codes
+
+    def _wait(self, processes: list[subprocess.Popen]) -> None:
+        deadline = time.monotonic() + LIMIT
+        while None in self._check(deadline):
+            time.sleep(0.01)
 
 
 def _last_lines(out: Path) -> str:

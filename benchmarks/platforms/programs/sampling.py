@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from pathlib import Path
 
 PERIOD_SECONDS = 0.2
+AROUND_SECONDS = 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,11 +42,13 @@ class Sampler:
         """Use between one sample and the next: % of one core, and MB per s.
 
         Args:
-            began, ended: of the timed part.
+            began, ended: of the timed part; `AROUND_SECONDS` before and after it are kept too.
         """
-        first = self._rows[0][0]
+        first = began - AROUND_SECONDS
         found: dict = {"seconds": [], "cpu_percent": [], "megabytes_per_s": []}
-        for (t, cpu, sent), (u, more, later) in zip(self._rows, self._rows[1:], strict=False):
+        for (t, cpu, sent), (u, more, later) in itertools.pairwise(self._rows):
+            if not first <= t or u > ended + AROUND_SECONDS:
+                continue
             found["seconds"].append(round(u - first, 2))
             # What a process has used goes with it when it ends.
             found["cpu_percent"].append(round(100 * max(0.0, more - cpu) / (u - t), 1))

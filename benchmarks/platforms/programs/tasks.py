@@ -1,8 +1,8 @@
 """What every platform trains: cells, data, first values, order of the samples, and how the result
 is judged. NumPy only: it runs in every rival's environment.
 
-A program gets a cell and its rank, trains `warm` steps and then `steps` timed ones over its rows in
-file order, leaves its times (`write_times`) and, from rank 0, the weights (`write_weights`).
+A program gets a cell and its rank, trains `warm` steps and then, as often as its `Watch` says, a
+block of `steps` timed ones over its rows in file order; rank 0 leaves the weights at last.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ RATES = {"logistic": 0.01}
 RATE = 0.02
 #: Of single samples: their gradients are as much larger as a mean of 100 is smaller.
 SINGLE = 0.01
-#: Timed steps of a worker, at least; whole passes where a batch is more than one sample.
-LEAST_STEPS, WARM_STEPS = 120, 20
-SINGLE_STEPS, SINGLE_WARM = 1000, 100
-WHOLE_PASSES, WHOLE_WARM = 5, 2
+#: Steps of a worker before the timed ones, and in a block of them; batches of single samples; of
+#: the whole part. TensorFlow makes 20 steps in a call.
+WARM_STEPS, BLOCK_STEPS = 20, 60
+SINGLE_WARM, SINGLE_STEPS = 100, 300
+WHOLE_WARM, WHOLE_STEPS = 2, 4
+#: A lone worker's steps are short: as many times more of them.
+ALONE = 4
 JUDGED_ROWS = 2_000
 WHOLE = 0  #: as a batch: all rows of the worker
+GO, STOP = "go\n", "stop\n"
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Cell:
         mode: 'sync', 'async', or 'staleness 3'.
         batch: samples per worker and step; `WHOLE`: its whole part.
         workers: how many.
-        times: how many times as long as the others it is timed, for pictures of its use over time.
+        times: how many times as long as the others its block is, for pictures of its use over time;
+            it has one block only.
     """
 
     model: str
@@ -78,11 +83,10 @@ class Cell:
 
     @property
     def steps(self) -> int:
-        """Timed steps of each worker."""
-        if self.batch == 1:
-            return min(SINGLE_STEPS, self.steps_per_pass)
-        least = WHOLE_PASSES if self.batch == WHOLE else LEAST_STEPS
-        return -(-least // self.steps_per_pass) * self.steps_per_pass * self.times
+        """Of each worker in one timed block."""
+        steps = {1: SINGLE_STEPS, WHOLE: WHOLE_STEPS}.get(self.batch, BLOCK_STEPS)
+        alone = ALONE if self.workers == 1 and self.batch != WHOLE else 1
+        return steps * alone * self.times
 
     @property
     def warm(self) -> int:
@@ -90,13 +94,14 @@ class Cell:
         return {1: SINGLE_WARM, WHOLE: WHOLE_WARM}.get(self.batch, WARM_STEPS)
 
     @property
-    def samples(self) -> int:
-        """That all workers see in the timed steps."""
-        return self.steps * self.size * self.workers
+    def passes(self) -> float:
+        """Over the whole set, in one timed block."""
+        return self.steps * self.size * self.workers / self.rows
 
     @property
     def threads(self) -> int:
-        """Of a worker where there is no server; beside one each process has a single thread."""
+        """Of each process: a lone worker may use both cores (its server has next to nothing to
+        do); several share them."""
         return 2 if self.workers == 1 else 1
 
     @property
@@ -129,8 +134,8 @@ class Cell:
 
 #: Whose use of processor and network over time is kept with the row.
 SAMPLED = [
-    Cell("two hidden layers", "sync", 100, 3, times=5),
-    Cell("logistic", "sync", WHOLE, 3, times=4),
+    Cell("two hidden layers", "sync", 100, 3, times=20),
+    Cell("logistic", "sync", WHOLE, 3, times=10),
 ]
 
 
@@ -175,25 +180,37 @@ def first_values(cell: Cell) -> list[np.ndarray]:
 
 
 class Watch:
-    """A program's timed part; `time.monotonic` is one clock for all processes of a host."""
+    """A program's timed blocks: a pipe says when one begins, so that those of all platforms can
+    take turns; `time.monotonic` is one clock for all processes of a host.
+
+    Args:
+        out: folder with the pipes 'said' and 'go-RANK'.
+        rank: number of the process among those that are timed.
+    """
 
     def __init__(self, out: str, rank: int) -> None:
         self._out, self._rank = Path(out), rank
+        self._words = open(self._out / f"go-{rank}")  # noqa: SIM115 - open until the process ends
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
+        """Says that the process is ready and waits for its next block; False: there is none."""
+        self._say({"ready": True})
+        word = self._words.readline()
         self._began = time.monotonic()
+        return word == GO
 
-    def end(self) -> None:
-        self._ended = time.monotonic()
+    def end(self, **more: object) -> None:
+        """The block has ended; `more` goes into the row's numbers."""
+        self._say({"begin": self._began, "end": time.monotonic(), **more})
 
-    def write(self, weights: list[np.ndarray] | None = None, **more: object) -> None:
-        """Leaves the times, and the weights if given."""
-        if weights is not None:
-            np.savez(self._out / "weights.npz", *[np.asarray(w, np.float32) for w in weights])
-        times = {"begin": self._began, "end": self._ended, **more}
-        target = self._out / f"times-{self._rank}.json"
-        target.with_suffix(".part").write_text(json.dumps(times))
-        target.with_suffix(".part").rename(target)
+    def _say(self, what: dict[str, object]) -> None:
+        line = json.dumps({"rank": self._rank, **what}) + "\n"
+        with open(self._out / "said", "wb", buffering=0) as pipe:
+            pipe.write(line.encode())  # short: it arrives as a whole
+
+    def write(self, weights: list[np.ndarray]) -> None:
+        """Leaves the weights."""
+        np.savez(self._out / "weights.npz", *[np.asarray(w, np.float32) for w in weights])
 
 
 def judge(cell: Cell, weights: list[np.ndarray]) -> dict[str, float]:

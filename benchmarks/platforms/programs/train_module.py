@@ -52,15 +52,16 @@ def main():
             module.update()
         mx.nd.waitall()
 
-    watch = Watch(out, store.rank)
-    train(0, cell.warm)
+    watch, done = Watch(out, store.rank), cell.warm
+    train(0, done)
+    while watch.begin():
+        train(done, cell.steps)
+        watch.end()
+        done += cell.steps
     store._barrier()
-    watch.begin()
-    train(cell.warm, cell.steps)
-    watch.end()
-    store._barrier()
-    arguments = module.get_params()[0]
-    watch.write([arguments[n].asnumpy() for n in names] if store.rank == 0 else None)
+    if store.rank == 0:
+        arguments = module.get_params()[0]
+        watch.write([arguments[n].asnumpy() for n in names])
 
 
 if __name__ == "__main__":

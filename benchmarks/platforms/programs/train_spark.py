@@ -42,9 +42,9 @@ def main():
 
     watch = Watch(out, 0)
     train(cell.warm)
-    watch.begin()
-    train(cell.steps)
-    watch.end()
+    while watch.begin():
+        train(cell.steps)
+        watch.end()
     watch.write(weights)
     session.stop()
 

@@ -72,15 +72,16 @@ def synchronous(cell, out, rank):
         for step, steps in calls(first, count):
             several(tf.constant(step), tf.constant(steps))
 
-    watch = Watch(out, rank)
-    train(0, cell.warm)
+    watch, done = Watch(out, rank), cell.warm
+    train(0, done)
+    while watch.begin():
+        train(done, cell.steps)
+        values = [v.numpy() for v in variables]  # waits for the last step
+        watch.end()
+        done += cell.steps
     barrier(strategy)
-    watch.begin()
-    train(cell.warm, cell.steps)
-    values = [v.numpy() for v in variables]
-    watch.end()
-    barrier(strategy)
-    watch.write(values if rank == 0 else None)
+    if rank == 0:
+        watch.write(values)
 
 
 def barrier(strategy):
@@ -138,9 +139,9 @@ def asynchronous(cell, out):
 
     watch = Watch(out, 0)
     train(cell.warm * cell.workers)
-    watch.begin()
-    train(cell.steps * cell.workers)
-    watch.end()
+    while watch.begin():
+        train(cell.steps * cell.workers)
+        watch.end()
     watch.write([v.numpy() for v in variables])
 
 

@@ -48,14 +48,15 @@ def main():
             loss_of(whole(x), y).backward()
             optimizer.step()
 
-    watch = Watch(out, rank)
-    train(0, cell.warm)
+    watch, done = Watch(out, rank), cell.warm
+    train(0, done)
+    while watch.begin():
+        train(done, cell.steps)
+        watch.end()
+        done += cell.steps
     distributed.barrier()
-    watch.begin()
-    train(cell.warm, cell.steps)
-    watch.end()
-    distributed.barrier()
-    watch.write([p.detach().numpy() for p in net.parameters()] if rank == 0 else None)
+    if rank == 0:
+        watch.write([p.detach().numpy() for p in net.parameters()])
     distributed.destroy_process_group()
 
 

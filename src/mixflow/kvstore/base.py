@@ -13,6 +13,11 @@ from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 Found = TypeVar("Found")
 #: Bytes of small keys that travel together: a message costs about as much as so many bytes.
 GROUP_BYTES = 1 << 20
+#: The same where a slow link may lie between: of the first group, whose transfer nothing hides, and
+#: of the others.
+FIRST_BYTES, FAR_BYTES = 16 << 10, 512 << 10
+#: How much larger each group is than the one before, until they are as large as they may be.
+GROWTH = 4
 
 
 class KVStoreBase:
@@ -65,6 +70,11 @@ class KVStoreBase:
     def num_workers(self) -> int:
         """Number of workers."""
         return 1
+
+    @property
+    def part_index(self) -> int:
+        """Which of `num_workers` parts of the data this worker trains on."""
+        return self.rank
 
 
 class KVStore(KVStoreBase):
@@ -188,21 +198,28 @@ def as_arrays(value: Any) -> Sequence[Any]:
 
 
 def in_groups(
-    items: Sequence[Found], sizes: Sequence[int], limit: int = GROUP_BYTES
+    items: Sequence[Found],
+    sizes: Sequence[int],
+    limit: int = GROUP_BYTES,
+    first: int | None = None,
 ) -> list[list[Found]]:
     """Neighbours together as long as their sizes add up to at most `limit`; each item once.
+
+    With `first`, the first group has at most so many bytes and each next one `GROWTH` times as
+    many, up to `limit`: the gradients of the first layers come last, and the fewer bytes wait for
+    them, the more of a slow link's time passes while the backward pass still goes on.
 
     Args:
         items: in order.
         sizes: bytes of each.
-        limit: bytes; an item that is larger stands alone.
+        limit, first: bytes; an item that is larger stands alone.
     """
     groups: list[list[Found]] = []
-    room = -1
+    room, most = -1, limit if first is None else min(first, limit)
     for item, size in zip(items, sizes, strict=True):
         if size > room:
             groups.append([])
-            room = limit
+            room, most = most, min(GROWTH * most, limit)
         groups[-1].append(item)
         room -= size
     return groups

@@ -22,6 +22,7 @@ from .messages import (
     Array,
     Ask,
     Configure,
+    Deposit,
     Done,
     Enter,
     Failed,
@@ -29,7 +30,9 @@ from .messages import (
     Gradient,
     Init,
     Join,
+    Kept,
     Leave,
+    Lend,
     Message,
     Place,
     Placed,
@@ -59,7 +62,7 @@ EPOCHS = 4
 def _bytes(message: Message) -> int:
     if isinstance(message, Push):
         return sum(g.values.nbytes for g in message.gradients.values())
-    arrays = message.values.values() if isinstance(message, (Init, PutStates)) else ()
+    arrays = message.values.values() if isinstance(message, (Init, PutStates, Deposit)) else ()
     return sum(array.nbytes for array in arrays)
 
 
@@ -74,6 +77,7 @@ class Ticket:
     versions: dict[str, int] = field(default_factory=dict)
     unconfirmed: set[int] = field(default_factory=set)
     refused: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    recalled: bool = False
     error: str = ""
     missing: tuple[int, ...] = ()
 
@@ -297,9 +301,9 @@ class Client:
         """Ends. Only once nothing is `pending`: a restarted server could not ask again."""
         return self.tell(servers, lambda me, n: Leave(me, n, self.worker, epoch), now)
 
-    def enter(self, server: str, count: int, now: float) -> Ticket:
-        """Waits at barrier number `count` for all live workers."""
-        return self.tell([server], lambda me, n: Enter(me, n, self.worker, count), now)
+    def enter(self, server: str, count: int, step: int, turn: int, now: float) -> Ticket:
+        """Waits at a barrier (see `Enter`) for all live workers."""
+        return self.tell([server], lambda me, n: Enter(me, n, self.worker, count, step, turn), now)
 
     def ask(self, servers: Iterable[str], now: float) -> Ticket:
         """Asks every server for its `Report`."""
@@ -325,6 +329,37 @@ class Client:
             message = PutStates(self.name, self._next(), values)
             self._start(server, message, ticket, now, wanted={"done"})
         return ticket
+
+    def lend(self, servers: Iterable[str], lease: str, now: float) -> Ticket:
+        """Asks to hold the state."""
+        return self.tell(servers, lambda me, n: Lend(me, n, self.worker, lease), now)
+
+    def deposit(
+        self,
+        servers: Iterable[str],
+        lease: str,
+        step: int,
+        states: Mapping[str, Mapping[str, Array]],
+        now: float,
+        last: bool = False,
+    ) -> Ticket:
+        """Gives every server its part of the state that this worker holds: by slice, the value
+        under '' and the optimizer's states. After the `last` one its next push is that of `step`.
+        """
+        ticket = Ticket()
+        grouped = self._by_server(states)
+        for server in servers:
+            keys = grouped.get(server, ())
+            values = {join_name(k, name): a for k in keys for name, a in states[k].items()}
+            message = Deposit(self.name, self._next(), self.worker, lease, step, last, values)
+            self._start(server, message, ticket, now, wanted={"done"})
+        if last:
+            self.last.update(dict.fromkeys(states, step - 1))
+        return ticket
+
+    def next_steps(self, slices: Iterable[str]) -> set[int]:
+        """Steps that the next pushes of slices belong to."""
+        return {self.last.get(key, self._first - 1) + 1 for key in slices}
 
     def handle(self, message: Message, now: float) -> None:
         """Takes an answer. One that belongs to no open request (a copy) is dropped."""
@@ -443,6 +478,9 @@ class Client:
             request.ticket.reports[message.sender] = message
             request.wanted.clear()
         elif isinstance(message, Done):
+            request.wanted.clear()
+        elif isinstance(message, Kept):
+            request.ticket.recalled = request.ticket.recalled or message.recalled
             request.wanted.clear()
         elif isinstance(message, Refused):
             self._split(request, message, now)

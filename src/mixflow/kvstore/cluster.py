@@ -34,6 +34,8 @@ __all__ = ["Job", "JobOptions", "LocalSpawner", "Process", "Spawner"]
 POLL_SECONDS = 0.05
 #: Seconds that a job which has ended waits for its last snapshot to be whole.
 LAST_SNAPSHOT_SECONDS = 10.0
+#: What `Job.run` returns when somebody has stopped the job: that of a process ended by SIGTERM.
+STOPPED = 143
 
 
 @dataclass
@@ -81,7 +83,7 @@ class JobOptions:
 class Job:
     """Runs a command on several workers with their servers; see `run`.
 
-    `events` tells what happened; `scale` may be called from any thread.
+    `events` tells what happened; `scale`, `stop` and `status` may be called from any thread.
     """
 
     def __init__(
@@ -101,10 +103,14 @@ class Job:
         self._generation = -1
         self._next_rank = options.workers
         self._wanted: deque[int] = deque()
+        self._size = options.workers
+        self._refused = ""
+        self._stopping = self._begun = False
         self._began = time.monotonic()
         self.usage = Collector(self._began)
         self._found: Snapshot | None = None
         self._rendezvous: Rendezvous | None = None
+        self._roll: Roll | None = None
 
     @property
     def rendezvous(self) -> Rendezvous:
@@ -115,10 +121,11 @@ class Job:
     @property
     def roll(self) -> Roll:
         """What is known of the processes."""
-        return self.rendezvous.roll
+        assert self._roll is not None
+        return self._roll
 
     def run(self) -> int:
-        """Runs the job to its end: 0, or the exit code of a worker that failed for good.
+        """Runs the job to its end: 0, the exit code of a worker that failed for good, or `STOPPED`.
 
         Raises:
             MixflowError: it did not end within its deadline, or can't go on.
@@ -130,6 +137,7 @@ class Job:
                 if self._found:
                     self._note("resumed", "job", snapshot=self._found.number)
             self._begin()
+            self._begun = True
             return self._watch()
         finally:
             self.close()
@@ -146,6 +154,37 @@ class Job:
             "events": self.events,
             "utilisation": to_json(self.usage.samples(), options.store.sample_period),
         }
+
+    def status(self) -> dict[str, Any]:
+        """How the job is now, as plain values: see `mixflow status`. Never blocks."""
+        workers = []
+        for rank, process in sorted(list(self.workers.items())):  # of another thread
+            step = self.roll.steps.get(rank)
+            state = "starting" if step is None else "at work"
+            if rank in self.roll.leaving:
+                state = "leaving"
+            said = {"rank": rank, "state": state, "step": step, "part": self.roll.share_of(rank)}
+            workers.append(self._described(f"worker{rank}", process) | said)
+        snapshots = [e["number"] for e in list(self.events) if e["what"] == "snapshot"]
+        return {
+            "seconds": time.monotonic() - self._began,
+            "store": self.options.store.policy.name,
+            "workers": workers,
+            "servers": [self._described(n, p) for n, p in list(self.servers.items())],
+            "returns": max(0, self._generation),
+            "snapshot": snapshots[-1] if snapshots else None,
+            "obeyed": not self._wanted,
+            "refused": self._refused,
+            "begun": self._begun,
+        }
+
+    def _described(self, name: str, process: Process) -> dict[str, Any]:
+        restarts = self._restarts.get(name, 0)
+        return {"name": name, "host": process.host, "pid": process.pid, "restarts": restarts}
+
+    def stop(self) -> None:
+        """Ends the job soon: every process is killed. Snapshots stay."""
+        self._stopping = True
 
     def close(self) -> None:
         """Ends every process and removes what the job has left in memory."""
@@ -187,15 +226,18 @@ class Job:
             plan,
             take_usage=self.usage.take,
         )
+        self._roll = roll
         self._rendezvous = Rendezvous(roll, f"tcp://{self.spawner.address}:*")
-        hosts = self.spawner.hosts()
+        hosts = self.spawner.reserve(options.workers, options.servers)
         for each in range(options.servers):
-            self._start_server(each, hosts[each % len(hosts)])
+            self._start_server(each, hosts[each])
         self._choose_backups()
         backups = self.roll.backups or {}
         self._first_backups = {n: (b, self.servers[b].host) for n, b in backups.items()}
         for rank in range(options.workers):
             self._start_worker(rank)
+        if self._size != options.workers:
+            self._wanted.appendleft(self._size)
 
     def _roll_back(self, why: str) -> None:
         """The job goes on from its last snapshot, or from its beginning."""
@@ -227,6 +269,9 @@ class Job:
                     f"[launch] expected the job to end within {end:g} s, got workers "
                     f"{sorted(self.workers)} that still run"
                 )
+            if self._stopping:
+                self._note("stopped", "job")
+                return STOPPED
             self._obey()
             code = self._look_after_workers()
             if code:
@@ -261,14 +306,30 @@ class Job:
             del self.workers[rank]
             self._note("worker ended", f"worker{rank}", code=code)
             if code == 0:
+                self.spawner.left(rank)
                 continue
-            if self._may_help(rank, code):
-                self._start_worker(rank)
-            elif self.options.store.give_up:
-                self._take_out(rank)
-            else:
+            if self._may_help(rank, code) and self._started_again(rank):
+                continue
+            if not self.options.store.give_up:
                 return code
+            self.spawner.left(rank)
+            self._take_out(rank)
         return 0
+
+    def _started_again(self, rank: int) -> bool:
+        """Starts a worker again; False: there is no place for it, and the job goes on without.
+
+        Raises:
+            MixflowError: no place, and the job can't go on without it.
+        """
+        try:
+            self._start_worker(rank)
+        except MixflowError as error:
+            if not self.options.store.give_up:
+                raise
+            self._note("worker not started", f"worker{rank}", why=str(error))
+            return False
+        return True
 
     def _look_after_servers(self) -> None:
         ended = {n: p for n, p in self.servers.items() if p.exit_code() is not None}
@@ -277,6 +338,7 @@ class Job:
         hosts = self.spawner.hosts()
         for name, process in ended.items():
             self._is_recovering(name)
+            self.roll.gone[name] = self._incarnations[name]
             self._note("server ended", name, code=process.exit_code())
             if not self._may_restart(name, self.options.server_restarts):
                 raise MixflowError(
@@ -363,27 +425,37 @@ class Job:
     def scale(self, workers: int) -> None:
         """The job shall go on with so many workers: newcomers join, or those with the highest
         ranks leave after a step (see `Member.step_done`). A job that goes back to a snapshot begins
-        with the number of its options again.
+        with the number of its options again, and then comes to this one.
 
         Raises:
             ParamError: less than one.
         """
         if workers < 1:
             raise ParamError(f"[scale] expected at least one worker, got {workers}")
+        self._refused = ""
         self._wanted.append(workers)
 
     def _obey(self) -> None:
         while self._wanted:
-            self._scale(self._wanted.popleft())
+            self._scale(self._wanted[0])
+            self._wanted.popleft()
 
     def _scale(self, workers: int) -> None:
+        self._size = workers
         staying = [rank for rank in sorted(self.workers) if rank not in self.roll.leaving]
         for rank in staying[workers:]:
             self.roll.leaving.add(rank)
             self._note("asked to leave", f"worker{rank}")
         for _ in range(workers - len(staying)):
             rank, self._next_rank = self._next_rank, self._next_rank + 1
-            self._start_worker(rank)
+            self.roll.deal(rank, [r for r in self.workers if r not in self.roll.leaving])
+            try:
+                self._start_worker(rank)
+            except MixflowError as error:
+                # No room for one more is no reason to end the job.
+                self._refused, self._size = str(error), len(self.workers)
+                self._note("worker not started", f"worker{rank}", why=str(error))
+                return
 
     # -- processes
 
@@ -413,6 +485,7 @@ class Job:
         self._note("server started", name, host=self.servers[name].host, **more)
 
     def _start_worker(self, rank: int) -> None:
+        self.roll.steps.pop(rank, None)
         self.workers[rank] = self.spawner.worker(rank, self._command, self._environment(rank))
         self._note("worker started", f"worker{rank}", host=self.workers[rank].host)
 

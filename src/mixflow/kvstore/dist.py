@@ -21,8 +21,11 @@ from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from . import row_gradients, states
+from . import lease, row_gradients, states
 from .base import (
+    FAR_BYTES,
+    FIRST_BYTES,
+    GROUP_BYTES,
     as_arrays,
     check_new,
     in_groups,
@@ -55,6 +58,8 @@ class Key:
         self.width = width
         self.tag = _rt.core.Tag()
         self.residual: Array | None = None
+        #: Pushes that were asked for.
+        self.steps = 0
 
     def pieces(self, values: Array) -> dict[str, Array]:
         """Slices of a flat array by name."""
@@ -116,6 +121,7 @@ class DistKVStore(Member):
 
     of_a_job = True
     _keys: dict[Any, Key]
+    _lent = False
 
     # -- keys
 
@@ -145,6 +151,32 @@ class DistKVStore(Member):
             rows = {name: np.array([key.width]) for name, key in slices.items() if key.width}
             self._wait("init", lambda client, now: client.pull(slices, now, rows=rows))
 
+    def _known(self, key: Any) -> Key:
+        """A key whose state is with the servers: a lease of it ends."""
+        if self._lease is not None and key in self._lease.keys:
+            self._end_lease()
+        return lookup(key, self._keys)
+
+    def lend(
+        self, keys: Sequence[Any], grads: Sequence[NDArray], weights: Sequence[NDArray]
+    ) -> Callable[[], bool] | None:
+        """Lets a lone worker make the updates itself; see `lease`.
+
+        Args:
+            keys, grads, weights: what is updated; the weights are the store's values now, and
+                nobody else writes them.
+
+        Returns:
+            A function that makes one update, and gives False once the servers make them again (so
+            does `pushpull`); None where they do so from the beginning.
+        """
+        if self._lent:  # once for an optimizer: whoever has ended it may do so again and again
+            return None
+        self._lent = True
+        self._wait_for_pushes()
+        self._lease = lease.take(self, keys, grads, weights)
+        return None if self._lease is None else self._lease.update
+
     def _place(self, named: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
         keys: dict[str, tuple[Any, ...]] = {}
         for k, v in named:
@@ -169,8 +201,9 @@ class DistKVStore(Member):
             ShapeError: a value's shape is not the key's.
         """
         for k, v in pairs(key, value):
-            known = lookup(k, self._keys)
+            known = self._known(k)
             merged = self._merge(k, as_arrays(v), known)
+            known.steps += 1
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
@@ -193,7 +226,7 @@ class DistKVStore(Member):
         if out is None:
             raise MixflowError("[kvstore] expected 'out' in pull, got None")
         for k, o in pairs(key, out):
-            known, targets = lookup(k, self._keys), pulled(as_arrays(o), ignore_sparse)
+            known, targets = self._known(k), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
             if not targets or self._by_boards(f"pull {k}", [(known, None, targets)], priority):
                 continue
@@ -221,11 +254,14 @@ class DistKVStore(Member):
             return
         found = []
         for (k, v), (_, o) in zip(pairs(key, value), pairs(key, targets), strict=True):
-            known, outs = lookup(k, self._keys), as_arrays(o)
+            known, outs = self._known(k), as_arrays(o)
             self._check_shapes(k, outs, known)
             found.append((k, (known, self._merge(k, as_arrays(v), known), outs)))
+            known.steps += 1
         sizes = [known.nbytes for _, (known, _, _) in found]
-        for number, group in enumerate(in_groups(found, sizes)):
+        near = all(map(self._link.near, self._servers))
+        limits = (GROUP_BYTES, None) if near else (FAR_BYTES, FIRST_BYTES)
+        for number, group in enumerate(in_groups(found, sizes, *limits)):
             self._exchange([k for k, _ in group], [one for _, one in group], priority - number)
 
     def _by_boards(self, name: str, group: Group, priority: int) -> bool:
@@ -285,7 +321,7 @@ class DistKVStore(Member):
             ShapeError: an out of another shape.
         """
         for k, wanted in row_requests(key, out, row_ids):
-            known = lookup(k, self._keys)
+            known = self._known(k)
             self._check_shapes(k, [target for target, _ in wanted], known)
             if not known.width:
                 raise MixflowError(
@@ -391,7 +427,8 @@ class DistKVStore(Member):
                 values.
         """
         text = describe(optimizer)
-        self._optimizer = optimizer
+        self._end_lease()
+        self._optimizer, self._lent = optimizer, False
         if self._rank == 0:
             self._sent_rate = None if optimizer.lr_scheduler else optimizer.lr
             self.configure("optimizer", text)
@@ -415,11 +452,12 @@ class DistKVStore(Member):
         )
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
-        """Changes a setting on every server, and waits until they have it.
+        """Changes a setting on every server, and waits until they have it; a lease ends.
 
         Raises:
             MixflowError: the servers do not know it, or do not answer within the deadline.
         """
+        self._end_lease()
         self._wait(
             setting, lambda client, now: client.configure(self._servers, setting, value, now)
         )
@@ -442,12 +480,18 @@ class DistKVStore(Member):
         Raises:
             MixflowError: no optimizer is set, or no answer within the deadline.
         """
-        optimizer = self._needed_optimizer()
-        keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
-        slices = [piece.name for entry, _ in keys.values() for piece in entry.slices]
+        self._needed_optimizer()
+        if self._lease is not None:
+            self._lease.deposit()
         self._wait_for_pushes()  # pushes of this worker come before
-        found = self._wait("states", lambda c, now: c.fetch_states(slices, now)).values
-        write_atomically(fname, states.to_archive(optimizer, keys, found))
+        write_atomically(fname, self._fetched_states(self._keys))
+
+    def _fetched_states(self, found: Mapping[Any, Key]) -> bytes:
+        """The optimizer's states of keys from the servers, as a store of one process has them."""
+        keys = {key: (known.entry, known.shape) for key, known in found.items()}
+        slices = [piece.name for entry, _ in keys.values() for piece in entry.slices]
+        held = self._wait("states", lambda c, now: c.fetch_states(slices, now)).values
+        return states.to_archive(self._needed_optimizer(), keys, held)
 
     def load_optimizer_states(self, fname: str) -> None:
         """Gives the servers the states of a file that `save_optimizer_states` wrote, here or in a
@@ -458,6 +502,7 @@ class DistKVStore(Member):
             MixflowError: no optimizer is set, or no answer within the deadline.
         """
         optimizer = self._needed_optimizer()
+        self._end_lease()
         keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
         found = states.from_archive(optimizer, keys, Path(fname).read_bytes())
         self._wait("states", lambda c, now: c.put_states(found, now))

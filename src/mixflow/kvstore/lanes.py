@@ -17,19 +17,17 @@ Pure logic but for the memory (`Desk`), which the transport gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..ndarray.rows import wide
+from .books import Books
 from .merging import Sum, copied
 from .messages import Array, Push
 from .policy import Part, Sync, Verdict
-
-if TYPE_CHECKING:
-    from .server import Shard
 
 #: Rounds after which a board was worth its opening; after fewer the next one waits longer.
 WORTH = 4
@@ -87,12 +85,16 @@ class Desk(Protocol):
 class Lanes:
     """The boards of a shard. Not thread-safe; its methods run between messages.
 
+    Args:
+        books: what the shard's roles share.
+        prompt: whether what confirms leaves at once, and nobody stands by.
+
     Attributes:
         rounds: rounds that went by a board, whoever closed them.
     """
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    def __init__(self, books: Books, prompt: Callable[[], bool]) -> None:
+        self._books, self._prompt = books, prompt
         self.desk: Desk | None = None
         self.rounds = 0
         self._seen = 0
@@ -109,7 +111,7 @@ class Lanes:
 
     def pushed(self, message: Push, now: float) -> None:
         """A push has come by message: its new parts end the boards of their slices."""
-        slots, members = self._shard.slots, self._shard.members
+        slots, members = self._books.slots, self._books.members
         for key, gradient in message.gradients.items():
             slot = slots[key]
             verdicts = [slot.policy.verdict(slot.progress, p, members) for p in gradient.parts]
@@ -125,9 +127,9 @@ class Lanes:
     def closed(self, keys: Iterable[str], now: float) -> None:
         """Rounds of slices were closed that came by message: opens a board if all agree."""
         offers = {key: self._offers.pop(key, {}) for key in keys}
-        if self.desk is None or now < self._next_at or not self._shard.prompt():
+        if self.desk is None or now < self._next_at or not self._prompt():
             return
-        members = self._shard.members
+        members = self._books.members
         groups: dict[tuple[tuple[int, str], ...], list[str]] = {}
         for key, offer in offers.items():
             if key not in self._where and set(offer) == set(members) and self._fits(key):
@@ -137,14 +139,14 @@ class Lanes:
 
     def _fits(self, key: str) -> bool:
         """Whether a slice's next round is untouched, and of a kind that boards carry."""
-        slot = self._shard.slots[key]
+        slot = self._books.slots[key]
         waiting = slot.progress.rounds or slot.sums or slot.pushes
-        expected = all(m.expects(slot.progress.version) for m in self._shard.members.values())
+        expected = all(m.expects(slot.progress.version) for m in self._books.members.values())
         return type(slot.policy) is Sync and expected and not waiting and bool(slot.value.size)
 
     def _open(self, names: list[str], senders: Mapping[int, str]) -> None:
         assert self.desk is not None
-        slots = self._shard.slots
+        slots = self._books.slots
         values = {name: slots[name].value for name in names}
         versions = {name: slots[name].progress.version for name in names}
         board = self.desk.open(values, versions, senders)
@@ -176,8 +178,8 @@ class Lanes:
         del self._boards[board.number]
         for name in board.names:
             del self._where[name]
-            slot = self._shard.slots[name]
-            slot.value = copied(self._shard.arena, slot.value)
+            slot = self._books.slots[name]
+            slot.value = copied(self._books.arena, slot.value)
         worth = self.rounds - board.first >= WORTH * len(board.names)
         self._wait = 0.0 if worth else min(max(2 * self._wait, FIRST_WAIT), LONGEST_WAIT)
         self._next_at = now + self._wait
@@ -191,7 +193,7 @@ class Lanes:
         self._seen = self.desk.rounds
         moved = []
         for name, (board, index) in self._where.items():
-            progress = self._shard.slots[name].progress
+            progress = self._books.slots[name].progress
             more = self.desk.version(board, index) - progress.version if board.armed else 0
             if more > 0:
                 progress.version += more
@@ -208,10 +210,10 @@ class Lanes:
             if board is None:
                 continue
             name = board.names[index]
-            slot = self._shard.slots[name]
+            slot = self._books.slots[name]
             step = slot.progress.version
             parts = [Part(worker, step) for worker in board.workers]
-            slot.policy.admit(slot.progress, parts, self._shard.members)
+            slot.policy.admit(slot.progress, parts, self._books.members)
             made = slot.sums[step] = Sum(wide(slot.value.dtype))
             for gradient in board.gradients[index]:
                 made.add(gradient)
@@ -227,13 +229,13 @@ class Lanes:
         assert self.desk is not None
         for name in found:
             board, index = self._where[name]
-            version = self._shard.slots[name].progress.version
-            self.desk.publish(board, index, version, name not in self._shard.uncommitted)
+            version = self._books.slots[name].progress.version
+            self.desk.publish(board, index, version, self._books.is_durable(name))
         self.desk.ring()
 
     def review(self, now: float) -> None:
         """Lets the desk close rounds where nothing but sums is wanted, and nowhere else."""
-        if self._boards and not self._shard.prompt():
+        if self._boards and not self._prompt():
             self.close(None, now)
         for board in self._boards.values():
             self._arm(board)
@@ -247,21 +249,20 @@ class Lanes:
         board.armed = wanted and None not in places
         for index, name in enumerate(board.names):
             if board.armed:
-                version = self._shard.slots[name].progress.version
+                version = self._books.slots[name].progress.version
                 self.desk.arm(board, index, places[index], version)
             else:
                 self.desk.disarm(board, index)
 
     def _place(self, name: str) -> Any:
         """Where the ledger takes a slice's values; () for nowhere, None where it can't."""
-        ledger = self._shard.ledger
+        ledger = self._books.ledger
         return ledger.place(name) if ledger.durable else ()
 
     def _sums_only(self, board: Opened) -> bool:
-        slots = [self._shard.slots[name] for name in board.names]
-        if not self._shard.capture.quiet or any(n in self._shard.uncommitted for n in board.names):
+        books, kinds = self._books, {np.dtype(np.float32), np.dtype(np.float64)}
+        if not books.capture.quiet or not all(map(books.is_durable, board.names)):
             return False
-        kinds = {np.dtype(np.float32), np.dtype(np.float64)}
-        return all(slot.applier.replaces and slot.value.dtype in kinds for slot in slots) and all(
-            not self._shard.states(name) for name in board.names
-        )
+        slots = {name: books.slots[name] for name in board.names}
+        plain = all(s.applier.replaces and s.value.dtype in kinds for s in slots.values())
+        return plain and not any(s.applier.states(name) for name, s in slots.items())

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
-import sys
-import time
-from pathlib import Path
-from typing import Any
 
 from ..errors import ParamError
-from ..files import write_atomically
-from .cluster import Job, JobOptions, LocalSpawner, Spawner
-from .options import StoreOptions
-from .plan import SnapshotOptions
-from .policy import POLICIES, Policy, named
-from .transport.faults import Faults
-from .utilisation import UtilisationLog
+from . import detached, registry
+from .policy import POLICIES
+from .running import options_of, run_job
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
@@ -35,6 +24,13 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--staleness", type=int, help="clocks, of dist_ssp")
     command.add_argument("--take", type=int, help="pushes that make an update, of dist_backup")
     command.add_argument("--deadline", type=float, default=60.0, help="seconds of any wait")
+    command.add_argument(
+        "--lease",
+        type=float,
+        default=1.0,
+        help="seconds between two deposits of a lone worker, which holds the state itself; "
+        "0: the servers make every update",
+    )
     command.add_argument(
         "--restarts", type=int, default=3, help="how often each worker is started again"
     )
@@ -56,6 +52,22 @@ def add_launch(command: argparse.ArgumentParser) -> None:
         choices=[0, 1],
         help="other hosts that hold what is confirmed; default: 1 with servers on several hosts",
     )
+    command.add_argument(
+        "--cpus-per-worker", type=float, default=1.0, help="that Ray reserves; 0: none"
+    )
+    command.add_argument(
+        "--cpus-per-server", type=float, default=0.0, help="that Ray reserves; 0: none"
+    )
+    command.add_argument(
+        "--place-workers",
+        choices=["pack", "spread"],
+        default="pack",
+        help="on few nodes of the Ray cluster, or on many; servers are spread",
+    )
+    command.add_argument("--name", help="of the job, for 'mixflow status' and its kin")
+    command.add_argument(
+        "--detach", action="store_true", help="return at once; the job outlives this terminal"
+    )
     command.add_argument("--faults", default="", help="on purpose, e.g. 'lose=0.01,delay=0.1'")
     command.add_argument("--events", help="file for what happened, as JSON")
     command.add_argument(
@@ -75,61 +87,20 @@ def add_launch(command: argparse.ArgumentParser) -> None:
 
 
 def launch(args: argparse.Namespace) -> None:
-    """Runs the job; ends with the exit code of a worker that failed for good.
+    """Runs the job, or starts it (`--detach`); ends with the exit code of a worker that failed for
+    good.
 
     Raises:
-        ParamError: no command, or options that do not fit together.
+        ParamError: no command, options that do not fit together, or a name that is in use.
         MixflowError: a server can't be kept alive, or the cluster has no room.
     """
     if not args.program:
         raise ParamError("[launch] expected a command after the options, got none")
-    store = StoreOptions(
-        policy=_policy(args),
-        deadline=args.deadline,
-        give_up=args.give_up,
-        faults=Faults.from_text(args.faults),
-        sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
-    )
-    seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
-    folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""
-    options = JobOptions(
-        args.num_workers,
-        args.num_servers,
-        store,
-        worker_restarts=args.restarts,
-        replicas=args.replicas,
-        snapshots=SnapshotOptions(folder, seconds, versions),
-        resume=args.resume,
-    )
-    job = Job(args.program, options, _spawner(args.address))
-    with contextlib.ExitStack() as after:
-        if args.tensorboard:
-            job.usage.listen = log = UtilisationLog(args.tensorboard, time.time())
-            after.callback(log.close)
-        after.callback(_write_reports, args, job)
-        code = job.run()
+    options = options_of(args)
+    name = registry.checked_name(args.name) if args.name else registry.name_for(args.program)
+    if args.detach:
+        detached.start(name, vars(args))
+        return
+    code = run_job(args, options, name)
     if code:
-        ended = [e for e in job.events if e["what"] == "worker ended" and e["code"] == code]
-        who, tries = ended[-1]["who"], len([e for e in ended if e["who"] == ended[-1]["who"]])
-        print(f"mixflow: [launch] {who} ended with {code} ({tries} of it)", file=sys.stderr)
         raise SystemExit(code if code > 0 else 128 - code)
-
-
-def _write_reports(args: argparse.Namespace, job: Job) -> None:
-    if args.events:
-        write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
-    if args.report:
-        write_atomically(Path(args.report), json.dumps(job.report()).encode())
-
-
-def _policy(args: argparse.Namespace) -> Policy:
-    given: dict[str, Any] = {"staleness": args.staleness, "take": args.take}
-    return named(args.consistency, **{k: v for k, v in given.items() if v is not None})
-
-
-def _spawner(address: str | None) -> Spawner:
-    if address is None:
-        return LocalSpawner()
-    from .ray_cluster import RaySpawner
-
-    return RaySpawner(None if address == "local" else address, folder=os.getcwd())

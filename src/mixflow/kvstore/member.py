@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MixflowError, MXNetError
 from ..optimizer import Optimizer
@@ -36,6 +36,9 @@ from .transport.local import host_id, is_there, name_of
 from .transport.segments import available
 from .transport.zeromq import Link
 from .utilisation import Sampler, start_sampler
+
+if TYPE_CHECKING:
+    from .lease import Lease
 
 #: Seconds that a job's servers may take to start, and that its workers are waited for to know who
 #: shares a host.
@@ -64,6 +67,7 @@ class Member(KVStore):
     """
 
     restored: dict[str, Any] | None = None
+    _part: int | None = None
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class Member(KVStore):
         self._optimizer: Optimizer | None = None
         self._sent_rate: float | None = None
         self._barriers = itertools.count(1)
+        self._turns = (0, 0)  # the step after which it was at a barrier last, and how often then
         self._epoch = itertools.count(EPOCHS * life)
         client = Client(
             f"worker{rank}",
@@ -102,11 +107,15 @@ class Member(KVStore):
         if merger is not None:
             addresses = {**addresses, MERGER: merger()}
             client.via = MERGER
-        self._link = Link(client, addresses, self.options.faults, find, host, self._lost)
+        options = self.options
+        self._link = Link(
+            client, addresses, options.faults, find, host, self._lost, by_boards=options.boards
+        )
         self._closed = False
         self._sampler: Sampler | None = None
         self._resumed = resumed
         self._pulse: Pulse | None = None
+        self._lease: Lease | None = None
         self.first_step = self.steps_to_skip = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
@@ -174,6 +183,12 @@ class Member(KVStore):
         return self._num_workers
 
     @property
+    def part_index(self) -> int:
+        """Which of `num_workers` parts of the data this worker trains on: that of its rank, and
+        for a worker that has joined a running job the one that the fewest others have."""
+        return self._rank % self._num_workers if self._part is None else self._part
+
+    @property
     def step(self) -> int:
         """Steps of this worker that are done, earlier lives included (see `step_done`)."""
         return self._pulse.step if self._pulse is not None else self.first_step
@@ -189,15 +204,22 @@ class Member(KVStore):
     # -- together
 
     def barrier(self) -> None:
-        """Waits for all live workers.
+        """Waits for all live workers. One that was started again is at the barriers that come after
+        its first push; the others do not wait for it at those of the step that it goes on with.
 
         Raises:
             MixflowError: one did not come within the deadline; the text names it.
         """
-        count = next(self._barriers)
-        self._wait("barrier", lambda c, now: c.enter(self._servers[0], count, now))
+        count, step = next(self._barriers), self._pushed_steps()
+        turn = self._turns[1] + 1 if self._turns[0] == step else 1
+        self._turns = (step, turn)
+        self._wait("barrier", lambda c, now: c.enter(self._servers[0], count, step, turn, now))
 
     _barrier = barrier
+
+    def _pushed_steps(self) -> int:
+        """Steps that were pushed, earlier lives included, whether or not they have left yet."""
+        return self.first_step + max((k.steps for k in self._keys.values()), default=0)
 
     def _wait(self, what: str, make: Callable[[Client, float], Ticket]) -> Ticket:
         return self._link.call(what, make).wait(3 * self.options.deadline)
@@ -246,6 +268,7 @@ class Member(KVStore):
             merger if _merges(found, host) else None,
             bool(found["start"]["snapshot"]),
         )
+        made._part = int(found["share"])
         made._sampler = start_sampler(
             f"tcp://{uri}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
         )
@@ -288,7 +311,8 @@ class Member(KVStore):
         """
         if self._pulse is None:
             return True
-        self._pulse.step_done(state)
+        if self._pulse.step_done(state) and self._lease is not None:
+            self._lease.deposit()
         return not self._pulse.leave
 
     def _close_at_exit(self) -> None:
@@ -309,6 +333,8 @@ class Member(KVStore):
     def abandon(self) -> None:
         """Ends the connection without a word: to the servers the worker is lost, not done."""
         self._closed = True
+        if self._lease is not None:
+            self._lease.abandon()
         if self._pulse is not None:
             self._pulse.close()
         self._link.close()
@@ -317,6 +343,12 @@ class Member(KVStore):
     def _end_sampler(self) -> None:
         if self._sampler:
             self._sampler.close()
+
+    def _end_lease(self) -> None:
+        """Gives the state back, if this worker holds it."""
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None
 
     def _wait_for_pushes(self) -> None:
         """The last pushes may still wait for their gradients, unknown to the link.
@@ -333,6 +365,7 @@ class Member(KVStore):
             return
         self._closed = True
         try:
+            self._end_lease()
             with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
                 self._wait_for_pushes()
             self._link.settle(2 * self.options.deadline)

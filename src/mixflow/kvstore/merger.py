@@ -341,7 +341,7 @@ class Merger:
                 continue
             if not isinstance(self.policy, Sync) or clock == 0 or key in message.rows:
                 alone[key] = clock
-            elif lane.version == clock:
+            elif lane.version >= clock:  # also a repeat of a read whose answer was lost
                 self._give(key, [asker])
             elif lane.asked >= clock:
                 lane.readers.append((asker, clock, message.worker))

@@ -25,6 +25,10 @@ class Message:
     number: int
 
 
+#: Messages to be sent, each with the name of whom it is for.
+Outgoing = list[tuple[str, Message]]
+
+
 @dataclass(slots=True)
 class Place(Message):
     """Asks the first server where keys live: by key, elements, dtype and bytes per element, and
@@ -115,10 +119,13 @@ class Leave(Message):
 
 @dataclass(slots=True)
 class Enter(Message):
-    """A worker is at its barrier number `count`. Answered by `Done` when all live workers are."""
+    """A worker is at its barrier number `count` of this life: the `turn`-th one after it has pushed
+    `step` steps, earlier lives included. Answered by `Done` when all live workers are."""
 
     worker: int = 0
     count: int = 0
+    step: int = 0
+    turn: int = 1
 
 
 @dataclass(slots=True)
@@ -147,6 +154,35 @@ class PutStates(Message):
     """Sets the optimizer's states of slices; names as in `States`. Answered by `Done`."""
 
     values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Lend(Message):
+    """A worker that is alone asks to hold the state and to update it itself, under a name for this
+    lease. Answered by `Done`, or by `Failed` where it is not alone."""
+
+    worker: int = 0
+    lease: str = ""
+
+
+@dataclass(slots=True)
+class Deposit(Message):
+    """The state that a lone worker holds, as it is after `step` of its steps: values under
+    `join_name(slice, '')`, optimizer states under their names; empty: it is as it was. `last`: the
+    lease ends. Answered by `Kept`."""
+
+    worker: int = 0
+    lease: str = ""
+    step: int = 0
+    last: bool = False
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Kept(Message):
+    """The deposit is durable; `recalled`: somebody waits for the state, the lease must end."""
+
+    recalled: bool = False
 
 
 @dataclass(slots=True)

@@ -39,6 +39,11 @@ class StoreOptions:
         bound: elements from which an array is cut over all servers.
         sample_period: seconds between two samples of what each process uses; 0: none are taken.
         faults: faults on purpose in what is sent.
+        lease: seconds between two deposits of a lone worker that holds the state (see `lease`): at
+            most so much work of it is done again when it is killed. 0: every update is made by the
+            servers.
+        boards: whether steady rounds between processes of one host may go by shared words in the
+            place of messages (see `lanes`).
 
     Raises:
         ParamError: a deadline or bound that is not positive, or a negative period.
@@ -51,6 +56,8 @@ class StoreOptions:
     bound: int = BIG_ARRAY
     faults: Faults = field(default_factory=Faults)
     sample_period: float = 0.0
+    lease: float = 1.0
+    boards: bool = True
 
     def __post_init__(self) -> None:
         if self.deadline <= 0 or self.repeat <= 0 or self.bound < 1:
@@ -58,8 +65,9 @@ class StoreOptions:
                 "[kvstore] expected a deadline > 0, repeat > 0 and a bound >= 1, got "
                 f"{self.deadline}, {self.repeat}, {self.bound}"
             )
-        if self.sample_period < 0:
-            raise ParamError(f"[kvstore] expected sample_period >= 0, got {self.sample_period}")
+        for name in ("sample_period", "lease"):
+            if getattr(self, name) < 0:
+                raise ParamError(f"[kvstore] expected {name} >= 0, got {getattr(self, name)}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for other processes of the job."""
@@ -71,6 +79,8 @@ class StoreOptions:
             "bound": self.bound,
             "faults": vars(self.faults),
             "sample_period": self.sample_period,
+            "lease": self.lease,
+            "boards": self.boards,
         }
 
     @staticmethod
@@ -85,6 +95,8 @@ class StoreOptions:
             int(value["bound"]),
             Faults(**value["faults"]),
             float(value["sample_period"]),
+            float(value["lease"]),
+            bool(value["boards"]),
         )
 
 

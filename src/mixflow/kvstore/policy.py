@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from ..errors import ParamError, UnknownNameError, describe_unknown
+from .steps import Steps
 
 
 class Part(NamedTuple):
@@ -58,7 +59,8 @@ class Progress:
 
     `version` counts closed rounds (`Sync`, `Backup`) or applied pushes (`Async`, `Bounded`).
     `clocks` says up to which step each worker's pushes have all been taken, `ahead` the later
-    steps that overtook one still on its way, `rounds` who stands in each open round.
+    steps that overtook one still on its way, `rounds` who stands in each open round. `decided`
+    holds, where parts are dropped, each worker's steps that were counted or dropped.
     """
 
     version: int = 0
@@ -67,6 +69,16 @@ class Progress:
     rounds: dict[int, set[int]] = field(default_factory=dict)
     applied: int = 0
     stale: int = 0
+    decided: dict[int, Steps] = field(default_factory=dict)
+
+    def decide(self, part: Part) -> None:
+        """A part's lot is cast: it was counted or dropped."""
+        self.decided.setdefault(part.worker, Steps()).add(part.step)
+
+    def drop(self, part: Part) -> None:
+        """Counts a part that came too late."""
+        self.stale += 1
+        self.decide(part)
 
     def clock(self, worker: int, members: Members) -> int:
         """Steps of a worker that have all been taken."""
@@ -100,6 +112,7 @@ class Progress:
             "ahead": sorted((w, sorted(steps)) for w, steps in self.ahead.items()),
             "applied": self.applied,
             "stale": self.stale,
+            "decided": sorted((w, steps.to_json()) for w, steps in self.decided.items()),
         }
 
     @staticmethod
@@ -111,6 +124,7 @@ class Progress:
             ahead={int(w): {int(s) for s in steps} for w, steps in state["ahead"]},
             applied=int(state["applied"]),
             stale=int(state["stale"]),
+            decided={int(w): Steps(steps) for w, steps in state.get("decided", ())},
         )
 
 
@@ -125,6 +139,8 @@ class Policy:
     name: ClassVar[str] = ""
     #: Whether pushes wait in rounds; else each is applied when it comes.
     rounds: ClassVar[bool] = False
+    #: Whether a part may come too late: such workers are helped back into step (`lateness.py`).
+    drops: ClassVar[bool] = False
 
     def verdict(self, progress: Progress, part: Part, members: Members) -> Verdict:
         """Whether a part is new, was taken before, or comes too late to count."""
@@ -143,6 +159,17 @@ class Policy:
         workers = progress.rounds.pop(progress.version, set())
         progress.applied += len(workers)
         progress.version += 1
+
+    def advance(self, progress: Progress, worker: int, step: int, members: Members) -> bool:
+        """A worker that was alone has made all of its steps before `step`; False: no news."""
+        made = step - (progress.version if self.rounds else progress.clock(worker, members))
+        if made <= 0:
+            return False
+        progress.version += made
+        progress.applied += made
+        if not self.rounds:
+            progress.clocks[worker] = step
+        return True
 
     def next_step(self, last: int, version: int) -> int:
         """Step of a worker's next push: `last` is its latest one (-1: none), `version` what it
@@ -283,7 +310,8 @@ class Backup(Policy):
 
     `take` is the number of workers whose pushes an update needs; workers beyond it are backups.
     A round never waits for more workers than are alive. A worker's push carries the version that
-    it read, so that one that fell behind goes on at the present step.
+    it read, so that one that fell behind goes on at the present step. Each part is counted or
+    dropped once: one that comes again was `SEEN`, whatever became of it.
 
     Raises:
         ParamError: `take` below 1.
@@ -291,6 +319,7 @@ class Backup(Policy):
 
     name = "dist_backup"
     rounds = True
+    drops = True
     take: int = 1
 
     def __post_init__(self) -> None:
@@ -298,9 +327,10 @@ class Backup(Policy):
             raise ParamError(f"[dist_backup] expected take >= 1, got {self.take}")
 
     def verdict(self, progress: Progress, part: Part, members: Members) -> Verdict:
-        """Stale where its round is closed."""
+        """Stale where its round is closed and it was not decided on before."""
         if part.step < progress.version:
-            return Verdict.STALE
+            known = part.step in progress.decided.get(part.worker, ())
+            return Verdict.SEEN if known else Verdict.STALE
         taken = part.worker in progress.rounds.get(part.step, ())
         return Verdict.SEEN if taken else Verdict.NEW
 
@@ -314,6 +344,13 @@ class Backup(Policy):
         got = progress.rounds.get(progress.version, set())
         alive = sum(m.expects(progress.version) for m in members.values())
         return bool(got) and len(got) >= min(self.take, max(alive, 1))
+
+    def close(self, progress: Progress) -> None:
+        """Closes the round `progress.version`."""
+        step = progress.version
+        for worker in progress.rounds.get(step, ()):
+            progress.decide(Part(worker, step))
+        super().close(progress)
 
     def next_step(self, last: int, version: int) -> int:
         """The version that was read, if that is ahead."""

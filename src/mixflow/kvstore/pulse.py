@@ -93,27 +93,39 @@ class Pulse:
         else:
             self._marks.add(number)
 
-    def step_done(self, state: State | None) -> None:
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether the job writes any."""
+        return bool(self._folder)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a snapshot of rounds belongs to a step."""
+        return step in self._marks or (self._every > 0 and step % self._every == 0)
+
+    def step_done(self, state: State | None) -> bool:
         """The worker has ended a step: writes its part of a snapshot if this is its number.
+
+        Returns:
+            Whether it is.
 
         Raises:
             FileError: the folder is not writable.
         """
         self.step += 1
         self._states = self._states or state is not None
-        if not self._folder or state is None:
-            return
-        for number in self._due():
-            write_worker(folder_of(self._folder, number), self.rank, state())
-            self._marks.discard(number)
-            self._saved.append(number)
+        due = self._due() if self._folder else []
+        if state is not None:
+            for number in due:
+                write_worker(folder_of(self._folder, number), self.rank, state())
+                self._marks.discard(number)
+                self._saved.append(number)
+        return bool(due)
 
     def _due(self) -> list[int]:
         """Numbers of snapshots that this step belongs to."""
         if not self._rounds:
             return sorted(self._marks)
-        due = self.step in self._marks or (self._every and self.step % self._every == 0)
-        return [self.step] if due else []
+        return [self.step] if self.is_due(self.step) else []
 
     def close(self) -> None:
         """Tells what was saved last, and ends. Safe to call twice."""

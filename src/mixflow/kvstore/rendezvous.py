@@ -12,9 +12,9 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import MixflowError
 from ..extras import load
@@ -26,11 +26,13 @@ POLL_MS = 100
 @dataclass
 class Roll:
     """What is known of a job's processes, kept by the rendezvous' thread; the job's own thread
-    reads it and sets `backups`, `leaving` and `plan`.
+    reads it and sets `backups`, `gone`, `leaving` and `plan`.
 
     `servers` holds incarnation, address and storage; `synced` who has everything of a server;
-    `backups` who shall (None: not chosen yet). `start` is what a worker needs to know of the
-    job's start.
+    `backups` who shall (None: not chosen yet); `gone` the last incarnation of a server that has
+    ended: nobody is sent to its address any more. `start` is what a worker needs to know of the
+    job's start. `steps` holds what workers have last said, `shares` the parts of the data that
+    newcomers have.
     """
 
     num_workers: int
@@ -46,6 +48,19 @@ class Roll:
     take_usage: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
     hosts: dict[int, str] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
+    gone: dict[str, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+    shares: dict[int, int] = field(default_factory=dict)
+
+    def share_of(self, rank: int) -> int:
+        """Which of the `num_workers` parts of the data a worker has: those of the start have that
+        of their rank."""
+        return self.shares.get(rank, rank % self.num_workers)
+
+    def deal(self, rank: int, others: Sequence[int]) -> None:
+        """Gives a newcomer the part of the data that the fewest others have."""
+        held = [self.share_of(other) for other in others]
+        self.shares[rank] = min(range(self.num_workers), key=lambda share: held.count(share))
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; a bad one gets an 'error'."""
@@ -97,10 +112,12 @@ class Roll:
     def _beat(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, step = int(request["rank"]), int(request["step"])
         marks = self._planned(f"worker{rank}", step, request)
+        self.steps[rank] = step
         return {**marks, "leave": rank in self.leaving}
 
     def _servers(self) -> dict[str, Any]:
-        ready = len(self.servers) == self.num_servers
+        there = [n for n, known in self.servers.items() if known[0] > self.gone.get(n, -1)]
+        ready = len(there) == self.num_servers
         order = sorted(self.servers, key=lambda name: (len(name), name))
         return {"servers": {n: self.servers[n][1] for n in order} if ready else None}
 
@@ -122,14 +139,22 @@ class Roll:
             "neighbours": sum(h == host for r, h in self.hosts.items() if r != rank),
             "complete": len(self.hosts) >= self.num_workers,
             "life": self.lives[rank],
+            "share": self.share_of(rank),
             "num_workers": self.num_workers,
             "options": dict(self.options),
             "start": dict(self.start),
         }
 
 
+class Answers(Protocol):
+    """Whoever answers the requests that come to an address."""
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one request; a bad one gets an 'error'. Never blocks."""
+
+
 class Rendezvous:
-    """Serves a `Roll` on a thread until `close`.
+    """Serves a `Roll` (or a desk) on a thread until `close`.
 
     Args:
         roll: the job.
@@ -137,7 +162,7 @@ class Rendezvous:
         token: what every message must carry.
     """
 
-    def __init__(self, roll: Roll, address: str = "tcp://127.0.0.1:*", token: str = "") -> None:
+    def __init__(self, roll: Answers, address: str = "tcp://127.0.0.1:*", token: str = "") -> None:
         zmq = load("zmq", "kvstore")
         self.roll = roll
         self.token = token or secrets.token_hex(16)

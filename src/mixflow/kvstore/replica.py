@@ -25,6 +25,7 @@ from .messages import (
     Done,
     Fetch,
     Fetched,
+    Kept,
     Message,
     Placed,
     Replicate,
@@ -35,7 +36,7 @@ from .policy import Progress
 from .server import Outgoing, Shard
 from .slots import Ledger
 
-CONFIRMATIONS = (Applied, Done, Placed, Report)
+CONFIRMATIONS = (Applied, Done, Kept, Placed, Report)
 ROSTER = ""
 VALUE = ""
 #: Bytes per second of a link that is slow but works.
@@ -445,6 +446,10 @@ class ReplicatedShard:
             return self._recovery.asked_at + self._repeat if self._recovery else None
         times = [self._shard.next_deadline(), self.replicator.next_time()]
         return min((t for t in times if t is not None), default=None)
+
+    def next_release(self) -> float | None:
+        """See `Shard`."""
+        return self._shard.next_release() if self._shard is not None else None
 
     # -- taking the place of a lost shard
 

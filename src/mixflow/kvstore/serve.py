@@ -22,6 +22,7 @@ from ..errors import MixflowError
 from ..files import write_atomically
 from . import snapshot
 from .appliers import Optimizing
+from .barriers import Barriers
 from .compression import decode
 from .ledger import SharedLedger, SharedReplicas
 from .options import StoreOptions
@@ -96,7 +97,7 @@ def restore(task: dict[str, Any], options: StoreOptions, ledger: Ledger) -> None
             "members": [(w, 0 if w in clocks else first) for w in range(task["num_workers"])],
             "epochs": [],
             "configured": [],
-            "barriers": [],
+            "barriers": Barriers().to_json(),
             "settings": found.settings,
             "directory": directory.to_json() if task["number"] == 0 else None,
         }

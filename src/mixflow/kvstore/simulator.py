@@ -194,9 +194,11 @@ class SimulatedServer:
         self._arm()
 
     def _arm(self) -> None:
-        """Wakes the shard at its next deadline; one that is set already comes no later."""
-        due = self.shard.next_deadline() if self._due is None else None
-        if due is not None:
+        """Wakes the shard at its next deadline; but for `next_release`, one that is set already
+        comes no later."""
+        shard = self.shard
+        due = shard.next_deadline() if self._due is None else shard.next_release()
+        if due is not None and (self._due is None or due < self._due):
             self._due = due
             self.world.at(due + 1e-3, self._tick)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .lateness import Lateness
 from .merging import Sum
 from .messages import Array
 from .policy import Policy, Progress
@@ -104,7 +105,7 @@ class Memory:
 @dataclass(slots=True)
 class Reader:
     """A read that waits: who asked, under which number, at which clock, since when, for which
-    rows (None: all)."""
+    rows (None: all). Until `until` it waits for the version `after`, if it could read before."""
 
     sender: str
     number: int
@@ -112,6 +113,8 @@ class Reader:
     clock: int
     since: float
     rows: Array | None = None
+    after: int = 0
+    until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -125,9 +128,12 @@ class Slot:
     sums: dict[int, Sum] = field(default_factory=dict)
     pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     readers: list[Reader] = field(default_factory=list)
+    lateness: Lateness = field(default_factory=Lateness)
 
 
-def add_reader(readers: list[Reader], reader: Reader) -> None:
+def add_reader(readers: list[Reader], reader: Reader) -> bool:
     """Adds a reader. A copy of its request changes nothing, its waiting time included."""
-    if all((r.sender, r.number) != (reader.sender, reader.number) for r in readers):
+    new = all((r.sender, r.number) != (reader.sender, reader.number) for r in readers)
+    if new:
         readers.append(reader)
+    return new

@@ -133,6 +133,12 @@ class Capture:
         for number in sorted(self._open)[:-OPEN_CAPTURES]:
             del self._open[number]  # slices that are not pushed once a step never meet
 
+    def passed(self, version: int) -> None:
+        """All slices have come to a version at once: marks that they have leapt over are late."""
+        leapt = {n for n in self._marks if self.rounds and n < version and n not in self._open}
+        self._marks -= leapt
+        self.late |= leapt
+
     def _close(self, number: int, captured: Captured, version: int, shard: Source) -> None:
         """Ends a capture that has every slice. Slices that nobody ever pushes stay at version 0;
         that they do is known once another has left the number behind."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import ParamError
+from ..errors import MixflowError, ParamError
 
 PR_SET_PDEATHSIG = 1
 #: Seconds in which a folder's janitor comes up.
@@ -32,6 +32,10 @@ class Process(Protocol):
     @property
     def host(self) -> str:
         """The host that it was started on."""
+
+    @property
+    def pid(self) -> int:
+        """Its process number there."""
 
     def exit_code(self) -> int | None:
         """Its code, or None while it runs."""
@@ -50,6 +54,16 @@ class Spawner(Protocol):
     def hosts(self) -> list[str]:
         """The hosts that live, in a fixed order. A lost host does not come back under its name."""
 
+    def reserve(self, workers: int, servers: int) -> list[str]:
+        """Makes room for a job that begins (again); what was reserved before is given back.
+
+        Returns:
+            The host of each server.
+
+        Raises:
+            MixflowError: there is no room; the text says what is lacking.
+        """
+
     def server(self, task: dict[str, Any], host: str) -> Process:
         """A server shard of this task (see `serve`) on a host; its 'folder' is relative to the
         place where the host keeps the job's state.
@@ -59,7 +73,14 @@ class Spawner(Protocol):
         """
 
     def worker(self, rank: int, command: Sequence[str], env: dict[str, str]) -> Process:
-        """A worker: the user's command with these environment names set."""
+        """A worker: the user's command with these environment names set.
+
+        Raises:
+            MixflowError: no place for it.
+        """
+
+    def left(self, rank: int) -> None:
+        """A worker has ended and does not come back: its place is free."""
 
     def forget(self, folder: str) -> None:
         """Removes a folder of the job's state on every host."""
@@ -145,6 +166,10 @@ class LocalSpawner:
         """See `Spawner`."""
         return list(self._hosts)
 
+    def reserve(self, workers: int, servers: int) -> list[str]:
+        """See `Spawner`: a host takes what it is given."""
+        return [self._hosts[each % len(self._hosts)] for each in range(servers)]
+
     @property
     def folder(self) -> Path:
         """Where servers keep their state; below it one folder per host."""
@@ -169,6 +194,9 @@ class LocalSpawner:
         made = LocalProcess(child, host)
         self._all.append(made)
         return made
+
+    def left(self, rank: int) -> None:
+        """See `Spawner`."""
 
     def forget(self, folder: str) -> None:
         """See `Spawner`."""
@@ -206,13 +234,22 @@ def start_server(task: dict[str, Any]) -> subprocess.Popen[Any]:
 
 
 def start_worker(
-    command: Sequence[str], env: dict[str, str], folder: str | None = None
+    command: Sequence[str], env: dict[str, str], folder: str | None = None, output: Any = None
 ) -> subprocess.Popen[Any]:
-    """A worker's process."""
-    return subprocess.Popen(
-        list(command),
-        env={**os.environ, **env},
-        cwd=folder,
-        preexec_fn=_die_with_parent,
-        start_new_session=True,
-    )
+    """A worker's process; what it says goes to a file, or where this process's goes.
+
+    Raises:
+        MixflowError: there is no such program.
+    """
+    try:
+        return subprocess.Popen(
+            list(command),
+            env={**os.environ, **env},
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            preexec_fn=_die_with_parent,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MixflowError(f"[launch] expected to start {command[0]!r}, got: {error}") from None

@@ -21,7 +21,7 @@ from .sharding import Entry
 COUNT = "count"
 
 
-def _fresh(optimizer: Optimizer) -> Updater:
+def fresh_updater(optimizer: Optimizer) -> Updater:
     """An updater with a copy of the optimizer that has not counted anything."""
     made = rebuild(describe(optimizer))
     made._counts, made.num_update = {}, made.begin_num_update
@@ -76,7 +76,7 @@ def to_archive(
     for text, state in found.items():
         key, name = split_name(text)
         grouped.setdefault(key, {})[name] = state
-    updater = _fresh(optimizer)
+    updater = fresh_updater(optimizer)
     for index, (entry, shape) in keys.items():
         whole = join(entry, grouped)
         count = whole.pop(COUNT, None)
@@ -100,7 +100,7 @@ def from_archive(
     Raises:
         FormatError: damaged, or states of other sizes than the keys.
     """
-    updater = _fresh(optimizer)
+    updater = fresh_updater(optimizer)
     updater.set_states(archive)
     found: dict[str, dict[str, Array]] = {}
     for index, arrays in updater._pending.items():

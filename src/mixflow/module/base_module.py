@@ -279,15 +279,16 @@ class BaseModule:
         )
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         train_metric = _metric.create(eval_metric)
-        begin_epoch, inside = self._go_on(train_data, begin_epoch, num_epoch)
+        begin_epoch, done = self._go_on(train_data, begin_epoch, num_epoch)
         for epoch in range(begin_epoch, num_epoch):
             began = time.monotonic()
             # An epoch that was under way may have nothing left; else an iterator that was used up
             # before `fit` gives its next epoch.
-            batches = train_data if inside else _some(train_data)
-            inside = False
+            batches = _some(train_data) if done is None else train_data
+            numbered = enumerate(batches, done or 0)
+            done = None
             whole = self._train_epoch(
-                train_data, batches, epoch, train_metric, batch_end_callback, monitor
+                train_data, numbered, epoch, train_metric, batch_end_callback, monitor
             )
             if not whole:  # the worker was asked to leave its job
                 return
@@ -307,10 +308,12 @@ class BaseModule:
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
             train_data.reset()
 
-    def _go_on(self, train_data: DataIter, begin_epoch: int, num_epoch: int) -> tuple[int, bool]:
-        """Epoch to begin with, and whether it was under way when the process was started again;
-        the data are at its next batch then."""
-        return begin_epoch, False
+    def _go_on(
+        self, train_data: DataIter, begin_epoch: int, num_epoch: int
+    ) -> tuple[int, int | None]:
+        """Epoch to begin with, and how many of its batches were done when the process was started
+        again (the data are at the next one then); None: it was not under way."""
+        return begin_epoch, None
 
     def _step_done(self, train_data: DataIter, epoch: int, batches: int) -> bool:
         """Called after each batch; False ends the training."""
@@ -319,14 +322,14 @@ class BaseModule:
     def _train_epoch(
         self,
         train_data: DataIter,
-        batches: Iterable[DataBatch],
+        batches: Iterable[tuple[int, DataBatch]],
         epoch: int,
         train_metric: Any,
         callbacks: Callbacks,
         monitor: Any,
     ) -> bool:
         train_metric.reset()
-        for nbatch, batch in enumerate(batches):
+        for nbatch, batch in batches:
             if monitor is not None:
                 monitor.tic()
             self.forward_backward(batch)

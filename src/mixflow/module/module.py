@@ -86,6 +86,7 @@ class Module(BaseModule):
         self._updater: opt.Updater | None = None
         self._kvstore: Any = None
         self._fused: opt.FusedUpdate | None = None
+        self._by_store: stores.Updates | None = None
         self._loaded: tuple[Params, Params] | None = None
         self._preload_states: tuple[str, bool] | None = None  # path, allow_pickle
 
@@ -183,7 +184,7 @@ class Module(BaseModule):
         self.binded, self.for_training = True, for_training
         self.inputs_need_grad = inputs_need_grad
         self._groups = {shape_key(data, labels): self._group}
-        self._fused = None
+        self._fused = self._by_store = None
         if shared_module is not None and shared_module.params_initialized:
             self.params_initialized = True
         elif kept is not None:
@@ -404,7 +405,7 @@ class Module(BaseModule):
             )
         self._optimizer = optimizer
         self._updater = opt.get_updater(optimizer)
-        self._fused = None
+        self._fused = self._by_store = None
         self._kvstore = self._fill_store(store)
         self.optimizer_initialized = True
         if self._preload_states is not None:
@@ -418,7 +419,9 @@ class Module(BaseModule):
             stores.fill(store, weights, self._optimizer, self._updater)
         return store
 
-    def _go_on(self, train_data: DataIter, begin_epoch: int, num_epoch: int) -> tuple[int, bool]:
+    def _go_on(
+        self, train_data: DataIter, begin_epoch: int, num_epoch: int
+    ) -> tuple[int, int | None]:
         """See `BaseModule`: where this worker was before it was started again."""
         return stores.go_on(self._kvstore, self, train_data, begin_epoch, num_epoch)
 
@@ -434,20 +437,17 @@ class Module(BaseModule):
         """Uses another module's optimizer and states."""
         self._optimizer, self._updater = shared_module._optimizer, shared_module._updater
         self._kvstore = shared_module._kvstore
-        self._fused = None
+        self._fused = self._by_store = None
         self.optimizer_initialized = True
 
     def update(self) -> None:
         """Updates the parameters in place: one fused plan, or through the store."""
         self._require("optimizer_initialized")
-        names = self._trained_names()
         if self._kvstore is not None:
-            stores.update(
-                self._kvstore,
-                [self._executors.arrays("grad", name) for name in names],
-                [self._executors.arrays("arg", name) for name in names],
-            )
+            self._by_store = self._by_store or stores.Updates(self._kvstore)
+            self._by_store.run(self._executors, self._trained_names)
             return
+        names = self._trained_names()
         if len(self._contexts) > 1:
             raise MixflowError("[Module.update] expected a kvstore for several contexts, got None")
         if self._fused is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,6 +15,7 @@ from ..ndarray import NDArray
 
 if TYPE_CHECKING:
     from ..kvstore import DistKVStore
+    from .executor_group import ExecutorGroup
 
 
 def _of_a_job(store: Any) -> TypeGuard[DistKVStore]:
@@ -41,44 +42,55 @@ def parts_per_update(store: Any) -> int:
 
 def go_on(
     store: Any, module: Any, data: DataIter, begin_epoch: int, num_epoch: int
-) -> tuple[int, bool]:
+) -> tuple[int, int | None]:
     """Brings the data to where this worker was before it was started again, and takes back what it
     had saved in the job's snapshot.
 
     Returns:
-        The epoch to begin with, and whether it was under way.
+        The epoch to begin with, and its batches that are done; None: it was not under way.
     """
     if not _of_a_job(store) or not store.steps_to_skip:
-        return begin_epoch, False
-    epoch, saved = begin_epoch, store.restored
+        return begin_epoch, None
+    place, saved = (begin_epoch, 0), store.restored
     if saved is not None and "epoch" in saved:
         store.restored = None  # for this call of `fit` only
         if saved["data"] is not None:
             data.load_state_dict(saved["data"])  # type: ignore[attr-defined]  # as it was saved
-            epoch = int(saved["epoch"])
+            place = int(saved["epoch"]), int(saved["batch"])
             store.steps_to_skip -= int(saved["step"])
         else:
             left = store.steps_to_skip - int(saved["step"])
             store.steps_to_skip = int(saved["step"])
-            epoch = _skip(store, data, epoch, num_epoch)
+            place = _skip(store, data, place, num_epoch)
             store.steps_to_skip += left
         if saved["arrays"]:
             module.set_params(module.get_params()[0], saved["arrays"])
         random.set_state(saved["random"])
-    return _skip(store, data, epoch, num_epoch), True
+    return _skip(store, data, place, num_epoch)
 
 
-def _skip(store: DistKVStore, data: DataIter, epoch: int, num_epoch: int) -> int:
+def _skip(
+    store: DistKVStore, data: DataIter, place: tuple[int, int], num_epoch: int
+) -> tuple[int, int]:
     """Lets data go by, as it did before: the batches that the store has to skip, up to the end of
-    this call of `fit`. Returns the epoch that it comes to."""
+    this call of `fit`.
+
+    Args:
+        place: epoch and batches of it that are done.
+
+    Returns:
+        The place that it comes to.
+    """
+    epoch, done = place
     while store.steps_to_skip > 0 and epoch < num_epoch:
         try:
             next(data)
             store.steps_to_skip -= 1
+            done += 1
         except StopIteration:
             data.reset()
-            epoch += 1
-    return epoch
+            epoch, done = epoch + 1, 0
+    return epoch, done
 
 
 def step_done(store: Any, module: Any, data: DataIter, epoch: int, batches: int) -> bool:
@@ -136,6 +148,43 @@ def fill(
     store.set_optimizer(optimizer)
     for index, arrays in weights.items():
         store.pull(index, arrays, priority=-index)
+
+
+class Updates:
+    """The updates of a module by its store: where a job's lone worker holds the state they are
+    made in this process.
+
+    Args:
+        store: of the module.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._own: Callable[[], bool] | None = None
+
+    def run(self, group: ExecutorGroup, names: Callable[[], Sequence[str]]) -> None:
+        """One update of the parameters of a group of executors."""
+        if self._own is not None and self._own():
+            return
+        trained = names()
+        grads = [group.arrays("grad", name) for name in trained]
+        args = [group.arrays("arg", name) for name in trained]
+        if self._own is None:
+            self._own = self._lent(grads, args)
+            if self._own():
+                return
+        update(self._store, grads, args)
+
+    def _lent(self, grads: Sequence[Any], args: Sequence[Any]) -> Callable[[], bool]:
+        """What makes an update while the state is held; it gives False where the store has to."""
+        if not _of_a_job(self._store) or any(len(some) > 1 for some in args):
+            return _no
+        firsts = ([some[0] for some in found] for found in (grads, args))
+        return self._store.lend(list(range(len(grads))), *firsts) or _no
+
+
+def _no() -> bool:
+    return False
 
 
 def update(store: Any, grads: Sequence[Any], args: Sequence[Any]) -> None:

@@ -285,7 +285,7 @@ def test_small_keys_of_a_list_travel_in_one_message(compressed):
         # 'b' is larger than a group; 'a' before it and 'c', 'd' behind it make one each.
         return calls, values
 
-    with job(2, servers=2, bound=1000) as stores:
+    with job(2, servers=2, bound=1000, boards=False) as stores:
         for calls, values in together(body, stores):
             assert calls == ["push"] * 9
             for value, shape in zip(values, shapes.values(), strict=True):
@@ -334,3 +334,24 @@ def test_a_newcomer_begins_at_one_step_of_all_slices(monkeypatch):
             newcomer.pull(key, out=out)
             assert out.asnumpy().tolist() == [2 + 2 + 2 + 3] * 2
         newcomer.close()
+
+
+def test_a_worker_that_was_given_up_is_told_until_it_joins_again():
+    with job(2, deadline=0.5, give_up=True) as stores:
+        together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
+        out = mx.nd.zeros((2,))
+        stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
+        assert out.asnumpy().tolist() == [1, 1]
+        late = mx.nd.zeros((2,))
+        stores[1].pushpull("a", mx.nd.ones((2,)), out=late)
+        with pytest.raises(MXNetError, match=r"one of worker 1, which was given up after 0\.5 s"):
+            late.asnumpy()
+        again = DistKVStore(
+            "dist_sync", 1, 2, stores[1]._link._addresses, stores[1].options, life=1
+        )
+        assert again.first_step == 1
+        again.init("a", late)
+        stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
+        again.pushpull("a", mx.nd.ones((2,)), out=late)
+        assert out.asnumpy().tolist() == late.asnumpy().tolist() == [2, 2]
+        again.close()

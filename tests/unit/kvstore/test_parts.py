@@ -14,12 +14,15 @@ from mixflow.kvstore.base import in_groups
 from mixflow.kvstore.compression import Compression, decode
 from mixflow.kvstore.messages import (
     Configure,
+    Deposit,
     Done,
     Failed,
     Gradient,
     Init,
     Join,
+    Kept,
     Leave,
+    Lend,
     Place,
     Push,
     Refused,
@@ -39,6 +42,9 @@ MESSAGES = [
     Configure("w", 5, "optimizer", {"name": "sgd", "values": [1, 2]}),
     Leave("w", 6, 1, 3),
     Place("w", 7, {"a": (10, "<f4", 4)}),
+    Lend("w", 9, 0, "name"),
+    Deposit("w", 10, 0, "name", 7, True, {"a|": np.ones(3, "float32"), "a|0": np.ones(1, "i8")}),
+    Kept("s", 11, True),
     Report("s", 8, {"a": {"version": 1, "clocks": [[0, 1]]}}, 1),
 ]
 

@@ -70,7 +70,11 @@ class Run:
             yield key, self.cluster.servers[self.cluster.where(key)].shard.slots[key].progress
 
 
-@pytest.mark.parametrize("seed", range(COUNT))
+#: Beyond those of CI: a restarted worker's read whose answer was lost, behind a merger.
+FOUND = [182]
+
+
+@pytest.mark.parametrize("seed", [*range(COUNT), *(s for s in FOUND if s >= COUNT)])
 @pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged"])
 def test_every_push_counts_exactly_once(seed, merged):
     for policy in (Sync(), Async(), Bounded(staleness=seed % 4)):

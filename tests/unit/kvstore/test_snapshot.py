@@ -49,7 +49,7 @@ def test_slices_are_taken_at_one_version_whenever_they_come_to_it():
 
 def test_big_slices_that_are_committed_later_are_taken_at_every_version(monkeypatch):
     """Two rounds close at once when the push that both waited for has come."""
-    monkeypatch.setattr("mixflow.kvstore.server.DEFER_BYTES", 0)
+    monkeypatch.setattr("mixflow.kvstore.books.DEFER_BYTES", 0)
     shard = shard_of(Sync(), every=1)
     shard.deferring = True
     for key in ("a", "b"):

@@ -69,7 +69,8 @@ class Lane:
     def __init__(self, client: Client, notify: int) -> None:
         core: Any = _rt.core
         self._core, self._client = core, client
-        self._native = core.WorkerLane(notify, int(1000 * PATIENCE_SECONDS))
+        patience = min(PATIENCE_SECONDS, client.deadline / 8)
+        self._native = core.WorkerLane(notify, int(1000 * patience))
         self._desks: dict[str, Any] = {}
         self._boards: list[Board] = []
         self._where: dict[str, tuple[Board, int]] = {}

@@ -22,10 +22,9 @@ import numpy as np
 
 from ...errors import FormatError, MixflowError
 from ...extras import load
-from .. import wire
 from ..client import Client, Ticket
 from ..messages import Applied, Array, Message, Opened, Push, Received
-from . import boards, local
+from . import boards, local, parcels
 from .faults import Faults, Mangler
 from .lane import Lane
 from .segments import BIG_BYTES, Blocks
@@ -45,7 +44,7 @@ def milliseconds(times: list[float | None], now: float) -> int:
 def as_frames(entry: tuple[str, Message]) -> tuple[str, list[Any]]:
     """A message that is sent late, as bytes: what it refers to changes meanwhile."""
     to, message = entry
-    return to, [bytes(frame) for frame in wire.encode(message)]
+    return to, [bytes(part) for part in parcels.pack([message])]
 
 
 class Call:
@@ -110,6 +109,7 @@ class Link:
             silent for `SILENT_SECONDS`.
         host: name of this host; servers of another name are not taken for local ones.
         lost: called, on the link's thread, when a channel to a server of this host has ended.
+        by_boards: whether boards may take the place of messages to servers of this host.
 
     Attributes:
         sent_bytes, received_bytes: over ZeroMQ: what leaves the host and comes to it, if all
@@ -125,6 +125,7 @@ class Link:
         find: Callable[[], Mapping[str, str]] | None = None,
         host: str = "",
         lost: Callable[[str], None] | None = None,
+        by_boards: bool = True,
     ) -> None:
         self.client = client
         self._find = find
@@ -154,7 +155,8 @@ class Link:
         os.set_blocking(self._wake_in, False)
         #: Boards of servers of this host; None where nothing may go by them.
         self.lane: Lane | None = None
-        if boards.available() and client.via is None and self._mangler.faults == Faults():
+        plain = client.via is None and self._mangler.faults == Faults()
+        if by_boards and plain and boards.available():
             self.lane = Lane(client, self._wake_in)
             client.offers = True
             client.before_push = self._yield_boards
@@ -399,10 +401,10 @@ class Link:
                 frames = [frame.buffer for frame in found]
                 self.received_bytes += sum(len(f) for f in frames)
                 with contextlib.suppress(FormatError):
-                    message = wire.decode(frames)
-                    if isinstance(message, (Received, Applied)):
-                        self._flying.get(server, {}).pop(message.number, None)
-                    self.client.handle(message, time.monotonic())
+                    for message in parcels.unpack(frames):
+                        if isinstance(message, (Received, Applied)):
+                            self._flying.get(server, {}).pop(message.number, None)
+                        self.client.handle(message, time.monotonic())
 
     def _ended(self) -> list[tuple[Call, Ticket]]:
         """Takes the calls that have ended."""
@@ -456,7 +458,7 @@ class Link:
 
     def _send_next(self, server: str, waiting: list[tuple[int, int, Message]], now: float) -> None:
         message = heapq.heappop(waiting)[2]
-        frames = wire.encode(message)
+        frames = parcels.pack([message])
         size = sum(len(f) for f in frames)
         if isinstance(message, Push):
             self._flying[server][message.number] = size

@@ -16,11 +16,10 @@ from typing import Any, Protocol
 
 from ...errors import FormatError
 from ...extras import load
-from .. import wire
 from ..lanes import Desk
 from ..merging import Arena
-from ..messages import Fetch, Message, Received, Replicate
-from . import boards, local
+from ..messages import Applied, Fetch, Message, Received, Replicate
+from . import boards, local, parcels
 from .faults import Faults, Mangler
 from .link import Call, Link, as_frames, milliseconds
 from .peers import Peers
@@ -28,8 +27,10 @@ from .segments import Blocks, SharedArena
 
 __all__ = ["Call", "Link", "Logic", "Server"]
 
-#: How long the word that a push has arrived may wait for another message to the same peer.
+#: How long the word that a push has arrived may wait for another message to the same peer; from
+#: another host, that of a push of so many bytes does not: its sender's window may be full.
 HOLD_SECONDS = 0.02
+HOLD_BYTES = 256 << 10
 
 
 class Logic(Protocol):
@@ -105,6 +106,7 @@ class Server:
         self._peers: dict[int, local.Channel] = {}
         self._channels: dict[str, local.Channel] = {}
         self._held: dict[local.Channel, list[Message]] = {}
+        self._held_far: dict[tuple[str, bool], list[Message]] = {}
         self._held_until: float | None = None
         self._mangler = Mangler(faults or Faults())
         self._stopped = threading.Event()
@@ -172,6 +174,7 @@ class Server:
             self._send(*late)
         if self._held_until is not None and now >= self._held_until:
             self._flush(list(self._held))
+            self._send_far(now, hold=False)
         for channel in [c for c in self._peers.values() if not c.open]:
             self._drop(channel)
         self._after()
@@ -236,12 +239,13 @@ class Server:
             while True:
                 found = socket.recv_multipart(self._zmq.DONTWAIT, copy=False)
                 frames = [frame.buffer for frame in found[skip:]]
-                self.received_bytes += sum(len(f) for f in frames)
+                size = sum(len(f) for f in frames)
+                self.received_bytes += size
                 # What can't be read can't be answered: whoever sent it will time out.
                 with contextlib.suppress(FormatError):
-                    message = wire.decode(frames)
-                    now = time.monotonic()
-                    self._serve(self.shard.handle(message, now), now)
+                    for message in parcels.unpack(frames):
+                        now = time.monotonic()
+                        self._serve(self.shard.handle(message, now), now, size < HOLD_BYTES)
 
     def _receive_local(self, channel: local.Channel) -> None:
         while (messages := channel.receive()) is not None:
@@ -259,31 +263,42 @@ class Server:
             self.shard.lost(name, time.monotonic())
         self._channels = {n: c for n, c in self._channels.items() if c is not channel}
 
-    def _serve(self, outgoing: list[tuple[str, Message]], now: float) -> None:
-        self._send_all(outgoing, now)
-        self._send_all(self.shard.finish(), now)
+    def _serve(self, outgoing: list[tuple[str, Message]], now: float, hold: bool = True) -> None:
+        self._send_all(outgoing, now, hold)
+        self._send_all(self.shard.finish(), now, hold)
 
-    def _send_all(self, outgoing: list[tuple[str, Message]], now: float) -> None:
-        """Sends messages; those for one local peer as one datagram. `Received` alone is no reason
-        to wake it: it goes with the next one, or after `HOLD_SECONDS`."""
+    def _send_all(self, outgoing: list[tuple[str, Message]], now: float, hold: bool = True) -> None:
+        """Sends messages; those for one peer as one datagram or parcel. `Received` alone is no
+        reason to wake it: with `hold` it goes with the next one, or after `HOLD_SECONDS`."""
         for to, message in outgoing:
             channel = self._channels.get(to)
             if channel is not None:
                 copies = self._mangler.put((to, message), now, bytes_of=as_frames)
                 self._held.setdefault(channel, []).extend(message for _ in copies)
                 continue
-            frames = wire.encode(message)
-            if self._mangler.faults.delay or self._mangler.faults.rate:
-                frames = [bytes(frame) for frame in frames]
-            size = sum(len(f) for f in frames)
             to_peer = isinstance(message, (Replicate, Fetch))
-            for copy in self._mangler.put((to, frames, to_peer), now):
-                for sent in self._mangler.take_time(copy, size, now):
-                    self._send(*sent)
-        if self._held:
+            self._held_far.setdefault((to, to_peer), []).append(message)
+        self._send_far(now, hold)
+        if self._held or self._held_far:
             if self._held_until is None:
                 self._held_until = now + HOLD_SECONDS
             self._flush(c for c, found in self._held.items() if not _only_received(found))
+
+    def _send_far(self, now: float, hold: bool) -> None:
+        """Sends what waits for peers of other hosts but, with `hold`, `Received` alone. Arrays are
+        taken at once: they change with the shard's next message."""
+        slow = self._mangler.faults.delay or self._mangler.faults.rate
+        for (to, to_peer), messages in list(self._held_far.items()):
+            if hold and _only_received(messages):
+                continue
+            del self._held_far[to, to_peer]
+            parts = parcels.pack(_news(messages))
+            if slow:
+                parts = [bytes(part) for part in parts]
+            size = sum(len(part) for part in parts)
+            for copy in self._mangler.put((to, parts, to_peer), now):
+                for sent in self._mangler.take_time(copy, size, now):
+                    self._send(*sent)
 
     def _flush(self, channels: Iterable[local.Channel]) -> None:
         for channel in list(channels):
@@ -291,7 +306,7 @@ class Server:
             if not channel.send(messages):
                 for message in messages:
                     self._send_by_name(channel, message)
-        if not self._held:
+        if not (self._held or self._held_far):
             self._held_until = None
 
     def _send_by_name(self, channel: local.Channel, message: Message) -> None:
@@ -299,7 +314,7 @@ class Server:
         if channel.open and channel.send([message]):
             return
         for name in [n for n, c in self._channels.items() if c is channel]:
-            self._send(name, wire.encode(message))
+            self._send(name, parcels.pack([message]))
 
     def _send(self, to: str, frames: list[Any], to_peer: bool = False) -> None:
         self.sent_bytes += sum(len(f) for f in frames)
@@ -312,3 +327,9 @@ class Server:
 
 def _only_received(messages: list[Message]) -> bool:
     return all(isinstance(message, Received) for message in messages)
+
+
+def _news(messages: list[Message]) -> list[Message]:
+    """Messages but for the word that a push has arrived, where another says more."""
+    applied = {message.number for message in messages if isinstance(message, Applied)}
+    return [m for m in messages if not (isinstance(m, Received) and m.number in applied)]

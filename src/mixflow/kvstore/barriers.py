@@ -1,0 +1,84 @@
+"""Barriers of a job's workers, some of which may have been started again. Pure logic.
+
+The hazard: a worker that comes back counts its barriers from one, and does not come to those that
+its program has behind it. Waiting for it by counts would end at the deadline: under `dist_sync`
+the others stand at a barrier, and it waits for their pushes. So each barrier is known by its
+number, and by its **place**: the steps that the worker had pushed, and how often it was at a
+barrier since. Among workers that were there from the start numbers count; where one has joined in
+the middle, places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from .slots import Reader, add_reader
+
+
+class Barriers:
+    """Who is at which barrier, and who waits there (`waiting`)."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Reader] = []
+        self._counts: dict[int, int] = {}
+        self._places: dict[int, tuple[int, int]] = {}
+        #: The steps with which workers go on that have joined in the middle.
+        self._resumed: dict[int, int] = {}
+
+    def join(self, worker: int, first: int) -> None:
+        """A worker takes part from step `first` on."""
+        if first > 0:
+            self._resumed[worker] = first
+
+    def enter(self, reader: Reader, step: int, turn: int) -> bool:
+        """A worker is at a barrier (see `messages.Enter`; the reader's clock is its number).
+
+        Returns:
+            Whether something has changed that is to be kept.
+        """
+        worker, place = reader.worker, (step, turn)
+        add_reader(self.waiting, reader)
+        count, known = self._counts.get(worker, 0), self._places.get(worker, (0, 0))
+        # A worker that is started again comes to barriers that the others have passed.
+        self._counts[worker], self._places[worker] = max(reader.clock, count), max(place, known)
+        return reader.clock > count or place > known
+
+    def absent(self, reader: Reader, members: Collection[int]) -> frozenset[int]:
+        """Whom a worker at a barrier waits for.
+
+        A barrier of the step with which a worker goes on may be one where it was before, or one
+        that comes before its next push: nobody waits there for it, nor it for others.
+        """
+        me, place = reader.worker, self._places[reader.worker]
+        if me in self._resumed and place[0] <= self._resumed[me]:
+            return frozenset()
+        return frozenset(w for w in members if not self._is_there(w, reader, place))
+
+    def _is_there(self, worker: int, reader: Reader, place: tuple[int, int]) -> bool:
+        if worker not in self._resumed and reader.worker not in self._resumed:
+            return self._counts.get(worker, 0) >= reader.clock
+        passed = (self._resumed.get(worker, -1), math.inf)
+        return max(self._places.get(worker, (0, 0)), passed) >= place
+
+    def open(self, members: Collection[int]) -> list[Reader]:
+        """Takes out those whose barrier all members have reached."""
+        found = [reader for reader in self.waiting if not self.absent(reader, members)]
+        for reader in found:
+            self.waiting.remove(reader)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """What is to be kept, as plain values."""
+        return {
+            "counts": sorted(self._counts.items()),
+            "places": [(w, *place) for w, place in sorted(self._places.items())],
+            "resumed": sorted(self._resumed.items()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `to_json` gave; nobody waits."""
+        self._counts = {int(w): int(count) for w, count in state["counts"]}
+        self._places = {int(w): (int(step), int(turn)) for w, step, turn in state["places"]}
+        self._resumed = {int(w): int(first) for w, first in state["resumed"]}

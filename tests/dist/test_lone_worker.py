@@ -1,0 +1,82 @@
+"""Jobs of one worker, which holds the state itself: killed, resumed, joined."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_jobs import nothing_is_left_behind, progressed  # noqa: F401
+
+from mixflow.kvstore import snapshot
+from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.plan import SnapshotOptions
+
+FIT = str(Path(__file__).with_name("fit.py"))
+
+
+def fitted(folder, act=None, lease=0.2, pause=0.02, **options):
+    """The weights of a job of 100 steps, and how many it made; `act(job)` runs beside it."""
+    folder.mkdir(exist_ok=True)
+    store = StoreOptions(deadline=30.0, repeat=0.1, lease=lease)
+    command = [sys.executable, FIT, str(folder / "out.npz"), "16", str(pause)]
+    job = Job(command, JobOptions(1, 2, store, deadline=100.0, **options))
+    thread = threading.Thread(target=act, args=[job], daemon=True) if act else None
+    if thread is not None:
+        thread.start()
+    assert job.run() == 0
+    if thread is not None:
+        thread.join(5)
+    with np.load(folder / "out.npz") as found:
+        made = len((folder / "steps0").read_text().splitlines())
+        return {name: found[name] for name in found.files}, made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    found, made = fitted(tmp_path_factory.mktemp("undisturbed"), lease=0.0)
+    assert made == 100
+    return found
+
+
+@pytest.mark.parametrize("victim", ["worker", "server0", "server1"])
+def test_a_killed_process_is_started_again_and_the_values_are_the_same(
+    tmp_path, undisturbed, victim
+):
+    def kill(job):
+        progressed(tmp_path, 60)
+        process = job.workers[0] if victim == "worker" else job.servers[victim]
+        os.kill(process.pid, signal.SIGKILL)
+
+    found, made = fitted(tmp_path, kill)
+    for name, value in undisturbed.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
+    # What was not deposited is done again: the work of a period or so, not all of it.
+    assert made == 100 if victim != "worker" else 100 <= made <= 140
+
+
+def test_a_lone_worker_resumes_from_a_snapshot(tmp_path, undisturbed):
+    place = tmp_path / "snapshots"
+    saved = SnapshotOptions(str(place), versions=15)
+
+    def end(job):
+        while len(snapshot.complete(place)) < 2:
+            time.sleep(0.02)
+        os.kill(job.workers[0].pid, signal.SIGKILL)
+
+    store = StoreOptions(deadline=30.0, repeat=0.1, lease=0.2)
+    command = [sys.executable, FIT, str(tmp_path / "out.npz"), "16", "0.02"]
+    job = Job(command, JobOptions(1, 2, store, worker_restarts=0, snapshots=saved))
+    threading.Thread(target=end, args=[job], daemon=True).start()
+    assert job.run() == -signal.SIGKILL
+    numbers = [n for n, _ in snapshot.complete(place)]
+    assert len(numbers) >= 2 and all(n % 15 == 0 for n in numbers)
+    (tmp_path / "steps0").unlink()
+    found, made = fitted(tmp_path, snapshots=saved, resume=True)
+    assert made == 100 - numbers[-1]
+    for name, value in undisturbed.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)

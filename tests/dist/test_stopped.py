@@ -1,0 +1,85 @@
+"""A worker that stands still for longer than the deadline (SIGSTOP), and then goes on."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from test_jobs import COUNTER, nothing_is_left_behind, progressed  # noqa: F401
+
+from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.options import StoreOptions
+
+pytest.importorskip("zmq")
+DEADLINE, STEPS = 3.0, 60
+
+
+def stopped_job(folder, restarts, give_up, wake):
+    """A job whose worker 1 is stopped after some steps; `wake(job)` says when it may go on."""
+    store = StoreOptions(deadline=DEADLINE, repeat=0.1, bound=1000, give_up=give_up)
+    command = [sys.executable, COUNTER, str(STEPS), "0.05", str(folder)]
+    job = Job(command, JobOptions(2, 2, store, worker_restarts=restarts, deadline=100.0))
+
+    def act():
+        progressed(folder, 8, 1)
+        pid = job.workers[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        if wake is not None:
+            wake(job)
+            os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    code = job.run()
+    thread.join(5)
+    return job, code
+
+
+def ended(job):
+    return [(e["who"], e["code"]) for e in job.events if e["what"] == "worker ended"]
+
+
+def steps_of(folder, rank):
+    return [int(line.split()[1]) for line in (folder / f"steps{rank}").read_text().splitlines()]
+
+
+def cells(folder, rank):
+    return {x for found in json.loads((folder / f"end{rank}").read_text()).values() for x in found}
+
+
+def test_without_restarts_the_others_end_by_an_error_that_names_it(tmp_path, capfd):
+    job, code = stopped_job(tmp_path, 0, False, None)
+    assert code == 1 and ended(job) == [("worker0", 1)]
+    assert "got nothing from worker 1" in capfd.readouterr().err
+    # The worker that still stood still is gone with its job: `nothing_is_left_behind`.
+
+
+def test_one_that_wakes_up_goes_on_where_it_was_waited_for(tmp_path, capfd):
+    def wake(job):
+        while ("worker0", 1) not in ended(job):
+            time.sleep(0.05)
+
+    job, code = stopped_job(tmp_path, 5, False, wake)
+    assert code == 0 and "got nothing from worker 1" in capfd.readouterr().err
+    assert cells(tmp_path, 0) == cells(tmp_path, 1) == {2.0 * STEPS}
+    # A push may have been counted of which its worker has not lived to hear.
+    assert len(set(range(STEPS)) - set(steps_of(tmp_path, 0))) < len(ended(job))
+
+
+def test_one_that_was_given_up_is_told_and_joins_again(tmp_path, capfd):
+    def wake(job):
+        progressed(tmp_path, 20, 0)  # without worker 1
+
+    job, code = stopped_job(tmp_path, 5, True, wake)
+    assert code == 0 and ended(job)[0] == ("worker1", 1)
+    assert "worker 1, which was given up after 3 s" in capfd.readouterr().err
+    done = steps_of(tmp_path, 1)
+    assert steps_of(tmp_path, 0) == list(range(STEPS)) and done[-1] == STEPS - 1
+    missed = STEPS - len(set(done))
+    assert missed >= 5, "the rounds in which it stood still are closed without it"
+    # Of the step in which it was stopped, any part may have arrived.
+    counted = 2.0 * STEPS - missed
+    assert cells(tmp_path, 0) == cells(tmp_path, 1) <= {counted, counted + 1}

@@ -1,0 +1,227 @@
+"""Jobs as other terminals find them: names, folders, cards, the desk."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from mixflow.cli import main
+from mixflow.errors import FileError, FormatError, MixflowError, ParamError, UnknownNameError
+from mixflow.kvstore import registry
+from mixflow.kvstore.desk import Desk, Visitor, open_desk
+
+pytest.importorskip("zmq")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return registry.place()
+
+
+def card(name, **more):
+    return registry.card_of(name, ["a", "b"], desk="tcp://127.0.0.1:1", token="t", **more) | {
+        "workers": 1,
+        "servers": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "-a", "a" * 65, "é"])
+def test_bad_names(name):
+    with pytest.raises(ParamError, match="expected a job's name of at most 64 letters"):
+        registry.Claim(name)
+
+
+def test_a_name_is_made_of_the_program():
+    assert registry.name_for(["python", "-u", "some/train it.py", "5"]).startswith("train-it-")
+    assert registry.name_for(["/bin/true"]).startswith("true-")
+    assert registry.name_for(["/"]).startswith("job-")
+    registry.checked_name(registry.name_for(["x" * 500]))
+
+
+def test_a_claim_is_for_one_and_private(place):
+    claim = registry.Claim("a")
+    assert os.stat(place / "a").st_mode & 0o777 == 0o700
+    with pytest.raises(ParamError, match="expected a name that no running job has, got 'a'"):
+        registry.Claim("a")
+    claim.write(card("a", detached=True))
+    assert registry.find(None)["state"] == "running"
+    claim.end(keep=True)
+    assert registry.find("a")["state"] == "lost"
+    again = registry.Claim("a")
+    assert not (place / "a" / "job.json").exists()
+    again.write(card("a") | {"code": 0})
+    again.end(keep=True)
+    again.end(keep=True)
+    assert registry.find("a")["state"] == "ended"
+    registry.Claim("a").end(keep=False)
+    assert not (place / "a").exists()
+
+
+def test_what_a_killed_launcher_has_left_goes(place):
+    claim = registry.Claim("a")
+    claim.write(card("a"))
+    claim.end(keep=True)
+    assert registry.known() == [] and not (place / "a").exists()
+
+
+def test_unknown_jobs_and_which_one():
+    with pytest.raises(ParamError, match=r"one of the running jobs \(none\), got none"):
+        registry.find(None)
+    claims = [registry.Claim(name) for name in ("first", "second")]
+    for claim in claims:
+        claim.write(card(claim.name))
+    with pytest.raises(ParamError, match=r"running jobs \(first, second\)"):
+        registry.find(None)
+    with pytest.raises(UnknownNameError, match=r"got 'frist'.*first"):
+        registry.find("frist")
+    for claim in claims:
+        claim.end(keep=False)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"name": 3}', '{"name": "a", "desk": 1}'])
+def test_a_folder_without_a_card_is_no_job(place, content):
+    (place / "a").mkdir(parents=True)
+    (place / "a" / "job.json").write_text(content)
+    assert registry.known() == []
+    with pytest.raises(FormatError, match="expected a job in"):
+        registry.read(place / "a")
+
+
+def test_old_jobs_are_forgotten(monkeypatch):
+    monkeypatch.setattr(registry, "KEPT", 2)
+    for number in range(4):
+        claim = registry.Claim(f"job{number}")
+        claim.write(card(f"job{number}", detached=True) | {"code": 0, "began": float(number)})
+        claim.end(keep=True)
+    registry.Claim("other").end(keep=False)
+    assert [found["name"] for found in registry.known()] == ["job2", "job3"]
+
+
+def test_no_place_for_jobs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(FileError, match="expected a folder for the job 'a'"):
+        registry.Claim("a")
+    assert main(["launch", "-n", "1", "--name", "a", "true"]) == 1
+    assert "expected a folder for the job 'a'" in capsys.readouterr().err
+
+
+class StoodIn:
+    """A job as its desk sees it."""
+
+    def __init__(self, *workers):
+        self.workers, self.wanted, self.refused, self.stopped = list(workers), [], "", False
+
+    def status(self):
+        made = [{"name": f"worker{r}", "rank": r, "state": s} for r, s in enumerate(self.workers)]
+        return {"workers": made, "servers": [], "refused": self.refused, "obeyed": True}
+
+    def scale(self, workers):
+        self.wanted.append(workers)
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.fixture
+def desk(tmp_path):
+    (tmp_path / "log").write_bytes(b"\xffhello")
+    made = Desk(StoodIn("at work", "leaving"), "a", tmp_path / "log")
+    at = open_desk(made, "127.0.0.1")
+    made.card = {"name": "a", "desk": at.address, "token": at.token}
+    yield made
+    at.close()
+
+
+def test_what_a_desk_answers(desk):
+    with Visitor(desk.card) as visitor:
+        assert visitor.ask("status")["state"] == "running"
+        found = visitor.ask("log", offset=1)
+        assert found["text"] == "hello" and found["state"] == "running"
+        assert visitor.ask("log", offset=99)["text"] == ""
+        for what, fields, text in [
+            ("dance", {}, r"\[jobs\] expected one of \['log', 'scale', 'status', 'stop'\]"),
+            ("scale", {}, "expected a whole 'scale'"),
+            ("scale", {"workers": "x"}, "expected a whole 'scale'"),
+            ("log", {"offset": -1}, "expected a whole 'log'"),
+        ]:
+            with pytest.raises(MixflowError, match=text):
+                visitor.ask(what, **fields)
+        assert not desk._job.wanted and not desk._job.stopped
+        with pytest.raises(
+            MixflowError, match=r"within 0.1 s, got 1 at work, worker1 leaving; a w"
+        ):
+            visitor.scale(2, 0.1)
+        assert visitor.scale(2, 0)["workers"] and desk._job.wanted == [2, 2]
+        with pytest.raises(ParamError, match="at least one worker, got 0"):
+            visitor.scale(0, 1)
+        with pytest.raises(MixflowError, match=r"'a' to end within 0.1 s, got workers \[0, 1\]"):
+            visitor.stop(0.1)
+        desk._job.refused = "no room"
+        with pytest.raises(MixflowError, match="no room"):
+            visitor.scale(3, 1)
+        desk._job.refused, desk.result = "", (3, "")
+        with pytest.raises(MixflowError, match="expected a running job, got 'a', which has ended"):
+            visitor.scale(3, 1)
+        assert visitor.stop(1)["code"] == 3 and desk.stopped
+
+
+def test_strangers_get_no_answer(desk, monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.2)
+    guess = {**desk.card, "token": "guess"}
+    with Visitor(guess) as visitor, pytest.raises(MixflowError, match="got nothing"):
+        visitor.scale(5, 1)
+    assert not desk._job.wanted
+
+
+def test_mistakes_of_the_commands_are_one_line(capsys):
+    for words, text in [
+        (["scale", "-n", "0"], "expected at least one worker, got 0"),
+        (["status"], "expected the name of one of the running jobs (none)"),
+        (["stop", "nobody"], "'nobody'"),
+        (["status", "--address", "auto"], "expected the name of a job on the cluster, got none"),
+        (["launch", "-n", "1", "--detach", "--address", "local", "true"], "outlives this terminal"),
+        (["launch", "-n", "1", "--name", "a/b", "true"], "expected a job's name"),
+    ]:
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1
+
+
+def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
+    claims = [registry.Claim(name) for name in ("runs", "ended")]
+    claims[0].write(card("runs", address="auto", detached=True))
+    claims[1].write(card("ended", detached=True) | {"code": 7, "said": "it broke"})
+    claims[1].end(keep=True)
+    assert main(["status", "ended", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["code"], found["said"]) == ("ended", 7, "it broke")
+    assert main(["status", "ended"]) == 0
+    assert "has ended with code 7 it broke" in capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.1)
+        assert main(["jobs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "runs" in lines[1] and "auto, detached" in lines[1]
+    assert "ended (7)" in lines[2]
+    claims[0].end(keep=False)
+
+
+def test_newcomers_get_the_part_of_the_data_that_fewest_have():
+    from mixflow.kvstore.rendezvous import Roll
+
+    roll = Roll(3, 1, {})
+    assert [roll.share_of(rank) for rank in range(3)] == [0, 1, 2]
+    roll.deal(3, [0, 2])
+    roll.deal(4, [0, 2, 3])
+    roll.deal(5, [2, 3, 4])
+    assert [roll.share_of(rank) for rank in (3, 4, 5)] == [1, 0, 0]
+
+
+def test_a_result_is_told_by_a_desk_only_when_there_is_one():
+    made = Desk(SimpleNamespace(status=dict), "a")
+    assert made.answer({"what": "status"}) == {"name": "a", "state": "running"}
+    made.result = (1, "why")
+    assert made.answer({"what": "status"})["said"] == "why"
