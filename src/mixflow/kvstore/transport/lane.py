@@ -64,10 +64,11 @@ class Lane:
     Args:
         client: the worker's logic.
         notify: a descriptor that gets a byte when an exchange has failed.
+        core: what has the native part; tests give another.
     """
 
-    def __init__(self, client: Client, notify: int) -> None:
-        core: Any = _rt.core
+    def __init__(self, client: Client, notify: int, core: Any = None) -> None:
+        core = core or _rt.core
         self._core, self._client = core, client
         patience = min(PATIENCE_SECONDS, client.deadline / 8)
         self._native = core.WorkerLane(notify, int(1000 * patience))

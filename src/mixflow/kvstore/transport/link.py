@@ -240,6 +240,13 @@ class Link:
         with self._lock:
             return self.lane.route(keys)
 
+    def follow_boards(self) -> None:
+        """Lets `client` know of every step that went by boards."""
+        with self._lock:
+            self._leave_boards()
+            if self.lane is not None:
+                self.lane.follow()
+
     def _yield_boards(self, slices: Iterable[str]) -> None:
         """Some slices are about to be pushed by messages. Needs the lock."""
         assert self.lane is not None
