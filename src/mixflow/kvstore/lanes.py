@@ -98,6 +98,7 @@ class Lanes:
         self.desk: Desk | None = None
         self.rounds = 0
         self._seen = 0
+        self._moved: list[str] = []
         self._offers: dict[str, dict[int, str]] = {}
         self._boards: dict[int, Opened] = {}
         self._where: dict[str, tuple[Opened, int]] = {}
@@ -174,6 +175,7 @@ class Lanes:
 
     def _close(self, board: Opened, now: float) -> None:
         assert self.desk is not None
+        self._follow()
         self.desk.close(board)
         del self._boards[board.number]
         for name in board.names:
@@ -187,11 +189,16 @@ class Lanes:
     # -- rounds
 
     def absorb(self) -> list[str]:
-        """Follows what the desk has closed by itself; gives the slices that have moved."""
+        """Follows what the desk has closed by itself; gives the slices that have moved since the
+        last call."""
+        self._follow()
+        moved, self._moved = self._moved, []
+        return moved
+
+    def _follow(self) -> None:
         if self.desk is None or self.desk.rounds == self._seen:
-            return []
+            return
         self._seen = self.desk.rounds
-        moved = []
         for name, (board, index) in self._where.items():
             progress = self._books.slots[name].progress
             more = self.desk.version(board, index) - progress.version if board.armed else 0
@@ -199,8 +206,7 @@ class Lanes:
                 progress.version += more
                 progress.applied += more * len(board.workers)
                 self.rounds += more
-                moved.append(name)
-        return moved
+                self._moved.append(name)
 
     def take(self, ready: Sequence[tuple[int, int]]) -> list[str]:
         """Puts complete rounds of boards where those of messages stand; gives their slices."""

@@ -226,6 +226,7 @@ class World:
 
     def kill_worker(self, rank):
         old = self.processes[rank]
+        self.finish_round()  # the server hears of it between two looks at its boards
         self.shard.lost(old.name, self.now)
         self.processes[rank] = Worker(self, rank, old.life + 1)
 
@@ -235,10 +236,13 @@ class World:
         for worker in self.processes:
             worker.lane.lost("server")
 
+    def finish_round(self):
+        while self.desk.step():
+            pass
+
     def serve(self):
         """The server looks at its boards, as before and after each message."""
-        while self.desk.step():
-            pass  # an armed round ends before anything else is looked at
+        self.finish_round()
         self.send(self.shard.serve_boards(self.desk.ready(), self.now))
         self.send(self.shard.finish())
         self.send(self.shard.tick(self.now))
