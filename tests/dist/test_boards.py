@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 PROGRAM = str(Path(__file__).with_name("boards.py"))
 COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
-STEPS = 600
+STEPS = 400
 
 
 def run(folder, kind, kill=None, workers=2, servers=1):
@@ -64,7 +64,7 @@ def test_whoever_is_killed_every_step_counts_once(tmp_path, kind, victim, number
     draw = random.Random(f"{kind}{victim}{number}")
 
     def kill(job):
-        for at in (50, 300):  # boards are open again by then
+        for at in (50, 200):  # boards are open again by then
             wait_for(tmp_path, at + draw.randrange(100))
             time.sleep(draw.random() * 0.005)
             processes = job.servers if victim.startswith("server") else job.workers
