@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   bind_storage(m);
   bind_random(m);
   bind_picture(m);
+  bind_lane(m);
   bind_exit(m);
 }

@@ -18,6 +18,7 @@ void bind_engine(nb::module_& m);
 void bind_storage(nb::module_& m);
 void bind_random(nb::module_& m);
 void bind_picture(nb::module_& m);  // decoded pictures into batches
+void bind_lane(nb::module_& m);  // boards of a KVStore
 void bind_exit(nb::module_& m);
 
 // The number protocol of core.Array (number.cpp), for its type slots.

@@ -71,6 +71,15 @@ class Books:
             )
         return self.slots[key]
 
+    @property
+    def uncommitted(self) -> list[str]:
+        """Slices whose last change is not durable yet."""
+        return list(self._uncommitted)
+
+    def is_durable(self, key: str) -> bool:
+        """Whether a slice is kept as it stands."""
+        return key not in self._uncommitted
+
     def confirm(self, sender: str, number: int, keys: list[str]) -> None:
         """Says that slices of a push are applied: at once where they are durable."""
         later = [key for key in keys if key in self._uncommitted]

@@ -146,6 +146,10 @@ class Client:
         self.repeat = repeat
         self.deadline = deadline
         self.via: str | None = None
+        #: Whether this worker would go on by boards (see `lanes`), and what is called before slices
+        #: are pushed by messages: a slice goes one way at a time.
+        self.offers = False
+        self.before_push: Callable[[Iterable[str]], None] = lambda slices: None
         self.last: dict[str, int] = {}
         self.versions: dict[str, int] = {}
         self._first = 0
@@ -210,13 +214,20 @@ class Client:
         priority: int = 0,
     ) -> Ticket:
         """`push` of values that may be coded; their parts are set here."""
+        self.before_push(gradients)
         for key, gradient in gradients.items():
-            step = self.policy.next_step(
-                self.last.get(key, self._first - 1), self.versions.get(key, 0)
-            )
-            self.last[key] = step
+            step = self.last[key] = self.next_step(key)
             gradient.parts = (Part(self.worker, step),)
         return self.push_parts(gradients, now, pull=pull, priority=priority)
+
+    def next_step(self, key: str) -> int:
+        """Step of the next push of a slice."""
+        return self.policy.next_step(self.last.get(key, self._first - 1), self.versions.get(key, 0))
+
+    def went_on(self, key: str, last: int, version: int) -> None:
+        """Steps of a slice up to `last` were pushed another way, and a version was read."""
+        self.last[key] = max(self.last.get(key, last), last)
+        self.versions[key] = max(self.versions.get(key, 0), version)
 
     def push_parts(
         self,
@@ -231,7 +242,7 @@ class Client:
         for server, keys in self._by_server(gradients, self.via).items():
             chosen = {key: gradients[key] for key in keys}
             homes = self._homes(keys)
-            message = Push(self.name, self._next(), chosen, pull, priority, homes)
+            message = Push(self.name, self._next(), chosen, pull, priority, homes, self.offers)
             wanted = set(keys) if pull else set()
             self._start(server, message, ticket, now, wanted=wanted, unapplied=set(keys))
         return ticket

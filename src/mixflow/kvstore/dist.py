@@ -34,6 +34,7 @@ from .base import (
     pulled,
     row_requests,
 )
+from .client import Ticket
 from .compression import Compression
 from .local import LocalKVStore
 from .member import Member
@@ -80,6 +81,39 @@ def _store(
         handle.copy_from_numpy(known.whole(values).reshape(known.shape))
     for known, target in sparse:
         set_whole(target, known.whole(values).reshape(known.shape))
+
+
+#: Keys of one exchange, each with its gradient (None: not pushed) and the arrays to fill.
+Group = list[tuple[Key, Any, Sequence[Any]]]
+
+
+class Detour:
+    """What an exchange by boards was to do, for when it has to go by messages (`lane.Detour`)."""
+
+    def __init__(self, group: Group, priority: int) -> None:
+        self._group = group
+        self.priority = priority
+
+    @property
+    def slices(self) -> list[str]:
+        """Slices that are read."""
+        return [s.name for known, _, outs in self._group if outs for s in known.entry.slices]
+
+    def gradients(self) -> dict[str, Array]:
+        """Copies of the gradients, by slice."""
+        found: dict[str, Array] = {}
+        for known, merged, _ in self._group:
+            flat = np.from_dlpack(_rt.core.fresh_handle(merged)).reshape(-1)
+            found.update(known.pieces(flat.copy()))
+        return found
+
+    def ended(self, ticket: Ticket, failed: Any) -> None:
+        """Stores the values and ends the exchange, whose task holds the arrays until then."""
+        if not ticket.error:
+            fresh = _rt.core.fresh_handle
+            handles = [(known, fresh(out)) for known, _, outs in self._group for out in outs]
+            _store(ticket.values, handles, [])
+        failed.done(ticket.error or None)
 
 
 class DistKVStore(Member):
@@ -173,6 +207,8 @@ class DistKVStore(Member):
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
+            if self._by_boards(f"push {k}", [(known, merged, [])], priority):
+                continue
             handle = _rt.core.fresh_handle(merged)
 
             def send(known: Key = known, handle: _rt.Array = handle) -> None:
@@ -192,7 +228,7 @@ class DistKVStore(Member):
         for k, o in pairs(key, out):
             known, targets = self._known(k), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
-            if not targets:
+            if not targets or self._by_boards(f"pull {k}", [(known, None, targets)], priority):
                 continue
 
             def ask(known: Key = known) -> Call:
@@ -220,24 +256,49 @@ class DistKVStore(Member):
         for (k, v), (_, o) in zip(pairs(key, value), pairs(key, targets), strict=True):
             known, outs = self._known(k), as_arrays(o)
             self._check_shapes(k, outs, known)
-            found.append((k, known, self._merge(k, as_arrays(v), known), outs))
+            found.append((k, (known, self._merge(k, as_arrays(v), known), outs)))
             known.steps += 1
-        sizes = [known.nbytes for _, known, _, _ in found]
+        sizes = [known.nbytes for _, (known, _, _) in found]
         near = all(map(self._link.near, self._servers))
         limits = (GROUP_BYTES, None) if near else (FAR_BYTES, FIRST_BYTES)
         for number, group in enumerate(in_groups(found, sizes, *limits)):
-            self._exchange(group, priority - number)
+            self._exchange([k for k, _ in group], [one for _, one in group], priority - number)
 
-    def _exchange(self, group: list[tuple[Any, Key, NDArray, Any]], priority: int) -> None:
-        """One message with the gradients of some keys, and the answer with their values."""
-        handles = [(known, _rt.core.fresh_handle(merged)) for _, known, merged, _ in group]
+    def _by_boards(self, name: str, group: Group, priority: int) -> bool:
+        """Pushes and pulls some keys by boards; False where they have to go by messages."""
+        if self._compression is not None or self._rate_changed():
+            return False
+        route = self._link.route(tuple(known for known, _, _ in group))
+        targets = [list(outs) for _, _, outs in group]
+        if route is None or any_sparse(targets):
+            return False
+        assert self._link.lane is not None
+        self._link.lane.exchange(
+            route,
+            [merged for _, merged, _ in group if merged is not None],
+            targets,
+            [known.tag for known, _, _ in group],
+            name,
+            priority,
+            any(targets),
+            sum(known.nbytes for known, _, _ in group) <= INLINE_BYTES,
+            Detour(group, priority),
+        )
+        return True
+
+    def _exchange(self, keys: list[Any], group: Group, priority: int) -> None:
+        """The gradients of some keys, and their values as the answer: in one message, or by boards
+        of this host's servers."""
+        name = "pushpull " + ", ".join(map(str, keys))
+        if self._by_boards(name, group, priority):
+            return
+        handles = [(known, _rt.core.fresh_handle(merged)) for known, merged, _ in group]
 
         def ask() -> Call:
             return self._push([(k, np.from_dlpack(h)) for k, h in handles], priority, pull=True)
 
-        name = "pushpull " + ", ".join(str(k) for k, _, _, _ in group)
-        reads = [merged for _, _, merged, _ in group]
-        self._receive(name, reads, [(known, outs) for _, known, _, outs in group], ask, priority)
+        reads = [merged for _, merged, _ in group]
+        self._receive(name, reads, [(known, outs) for known, _, outs in group], ask, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """`init`, then `pull`."""
@@ -373,11 +434,15 @@ class DistKVStore(Member):
             self.configure("optimizer", text)
         self.barrier()
 
+    def _rate_changed(self) -> bool:
+        optimizer = self._optimizer
+        return not (self._sent_rate is None or optimizer is None or optimizer.lr == self._sent_rate)
+
     def _send_rate(self) -> None:
         """A learning rate that was set on worker 0's optimizer reaches the servers with its next
         push."""
         optimizer = self._optimizer
-        if self._sent_rate is None or optimizer is None or optimizer.lr == self._sent_rate:
+        if optimizer is None or not self._rate_changed():
             return
         self._sent_rate = optimizer.lr
         rate = {"value": optimizer.lr}

@@ -51,6 +51,7 @@ def take(
     if any(key.width for key in known) or any(g.stype != "default" for g in grads):
         return None
     slices = [piece.name for key in known for piece in key.entry.slices]
+    store._link.follow_boards()
     steps = store._link.client.next_steps(slices)
     if len(steps) != 1:
         return None

@@ -68,6 +68,10 @@ class SharedLedger:
         record, arrays = _record(key, value, states, progress)
         return key in self._files and self._files[key].patch(record, touched, arrays)
 
+    def place(self, key: str) -> Any:
+        """See `slots.Ledger`: what `SliceFile.place` gives of the slice, if it was committed."""
+        return self._files[key].place() if key in self._files else None
+
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.slice"
 
@@ -86,7 +90,10 @@ class SharedLedger:
             record, (value, *states) = file.read()
             self._files[record["key"]] = file
             kept = dict(zip(record["states"], states, strict=True))
-            yield record["key"], value, kept, Progress.from_json(record["progress"])
+            progress = Progress.from_json(record["progress"])
+            progress.version += file.since[0]
+            progress.applied += file.since[1]
+            yield record["key"], value, kept, progress
 
     def roster(self) -> dict[str, Any] | None:
         """What was committed, or None.

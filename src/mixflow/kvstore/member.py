@@ -108,7 +108,10 @@ class Member(KVStore):
         if merger is not None:
             addresses = {**addresses, MERGER: merger()}
             client.via = MERGER
-        self._link = Link(client, addresses, self.options.faults, find, host, self._lost)
+        options = self.options
+        self._link = Link(
+            client, addresses, options.faults, find, host, self._lost, by_boards=options.boards
+        )
         self._closed = False
         self._sampler: Sampler | None = None
         self._resumed = resumed

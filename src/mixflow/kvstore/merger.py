@@ -17,7 +17,7 @@ stands in `take_orders`; whoever carries an order out calls `ended` with its tic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from ..errors import MixflowError
 from ..ndarray.rows import wide
 from .client import Client, Ticket
+from .lanes import Desk
 from .merging import Arena, PlainArena, Sum, copied
 from .messages import (
     Applied,
@@ -194,6 +195,13 @@ class Merger:
         """Time at which `tick` has something to do, or None."""
         since = [time for lane in self._lanes.values() for time in lane.since.values()]
         return min(since) + self.seconds if since else None
+
+    def use_desk(self, desk: Desk) -> None:
+        """A merger opens no boards."""
+
+    def serve_boards(self, ready: Sequence[tuple[int, int]], now: float) -> Outgoing:
+        """A merger has no boards."""
+        return []
 
     def lost(self, name: str, now: float) -> None:
         """A worker's connection has ended: nobody waits for it until it joins again."""

@@ -72,6 +72,8 @@ class Push(Message):
     priority: int = 0
     #: To a merger only: where each slice lives.
     homes: dict[str, str] = field(default_factory=dict)
+    #: Whether the sender would go on by a board (see `lanes`).
+    lane: bool = False
 
 
 @dataclass(slots=True)
@@ -300,6 +302,20 @@ class Fetched(Message):
     key: str | None = None
     keys: tuple[str, ...] = ()
     record: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Opened(Message):
+    """A board (see `lanes`), to each of its workers on this host: slices with bytes, dtypes and
+    versions, workers in the order of its columns; `values` holds the memory of the 'board' and of
+    the server's 'desk'. Not answered: a worker that can't use it goes on by messages."""
+
+    slices: tuple[str, ...] = ()
+    sizes: list[int] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    workers: list[int] = field(default_factory=list)
     values: dict[str, Array] = field(default_factory=dict)
 
 

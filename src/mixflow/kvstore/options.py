@@ -42,6 +42,8 @@ class StoreOptions:
         lease: seconds between two deposits of a lone worker that holds the state (see `lease`): at
             most so much work of it is done again when it is killed. 0: every update is made by the
             servers.
+        boards: whether steady rounds between processes of one host may go by shared words in the
+            place of messages (see `lanes`).
 
     Raises:
         ParamError: a deadline or bound that is not positive, or a negative period.
@@ -55,6 +57,7 @@ class StoreOptions:
     faults: Faults = field(default_factory=Faults)
     sample_period: float = 0.0
     lease: float = 1.0
+    boards: bool = True
 
     def __post_init__(self) -> None:
         if self.deadline <= 0 or self.repeat <= 0 or self.bound < 1:
@@ -77,6 +80,7 @@ class StoreOptions:
             "faults": vars(self.faults),
             "sample_period": self.sample_period,
             "lease": self.lease,
+            "boards": self.boards,
         }
 
     @staticmethod
@@ -92,6 +96,7 @@ class StoreOptions:
             Faults(**value["faults"]),
             float(value["sample_period"]),
             float(value["lease"]),
+            bool(value["boards"]),
         )
 
 

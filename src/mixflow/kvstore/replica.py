@@ -14,10 +14,11 @@ Pure logic, like `server.py`, and with the same interface as `Shard`. Not thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .lanes import Desk
 from .merging import Arena
 from .messages import (
     Applied,
@@ -212,6 +213,10 @@ class Mirror:
         self._replicator.commit(key, progress.to_json(), arrays, touched, in_rows)
         return True
 
+    def place(self, key: str) -> Any:
+        """See `Ledger`; what a stand-by has to have can't go another way."""
+        return None if self._replicator.holds else self._ledger.place(key)
+
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """See `Ledger`."""
         self._ledger.commit_roster(roster)
@@ -271,6 +276,7 @@ class ReplicatedShard:
         self._now = 0.0
         self._deferring = False
         self._arena: Arena | None = None
+        self._desk: Desk | None = None
         #: Whom to replicate to (`NOT_KNOWN`: to be heard), from any thread; taken at a tick.
         self.wanted_backup: tuple[str, str] | None = NOT_KNOWN if waits else None
         if self._recovery is None:
@@ -282,6 +288,8 @@ class ReplicatedShard:
         self._shard.prompt = lambda: not self.replicator.holds
         if self._arena is not None:
             self._shard.move_values(self._arena)
+        if self._desk is not None:
+            self._shard.use_desk(self._desk)
         self._recovery = None
 
     @property
@@ -309,6 +317,16 @@ class ReplicatedShard:
     def finish(self) -> Outgoing:
         """See `Shard`; what it confirms is held back like the rest."""
         return [] if self._shard is None else self._gated(self._shard.finish(), self._now)
+
+    def use_desk(self, desk: Desk) -> None:
+        """See `Shard`."""
+        self._desk = desk
+        if self._shard is not None:
+            self._shard.use_desk(desk)
+
+    def serve_boards(self, ready: Sequence[tuple[int, int]], now: float) -> Outgoing:
+        """See `Shard`."""
+        return [] if self._shard is None else self._gated(self._shard.serve_boards(ready, now), now)
 
     @property
     def shard(self) -> Shard | None:

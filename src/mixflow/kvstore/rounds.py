@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import MixflowError
 from ..ndarray.rows import wide
 from .books import Books
+from .lanes import Lanes
 from .merging import Sum
 from .messages import Applied, Array, Gradient, Message, Push, Query, Received, Refused, arrival
 from .policy import Part, Verdict
@@ -46,10 +47,14 @@ class Rounds:
         self._decode = decode
         #: Whether what confirms leaves at once: then it also says that a push has arrived.
         self.prompt: Callable[[], bool] = lambda: True
+        #: Hears of pushes before they are taken, and of closed rounds.
+        self.lanes: Lanes | None = None
 
     def push(self, message: Push, now: float) -> None:
         """Takes a push, in full or (of each slice) not at all."""
         arrays = {key: self._checked(key, g) for key, g in message.gradients.items()}
+        if self.lanes is not None:
+            self.lanes.pushed(message, now)
         done, refused = [], {}
         for key, gradient in message.gradients.items():
             verdicts = self._verdicts(key, gradient.parts)
@@ -175,15 +180,19 @@ class Rounds:
     def settle(self, keys: Iterable[str], now: float) -> None:
         """Closes the rounds that are complete, and answers what waited for that."""
         keys = list(keys)
+        closed: list[str] = []
         confirmed: dict[tuple[str, int], list[str]] = {}
         for key in keys:
             slot = self._books.slots[key]
             while slot.policy.complete(slot.progress, self._books.members):
+                closed.append(key)
                 for request in self._close(key, slot, now):
                     confirmed.setdefault(request, []).append(key)
         for (sender, number), done in confirmed.items():
             self._books.confirm(sender, number, done)
         self._reads.serve(keys, now)
+        if closed and self.lanes is not None:
+            self.lanes.closed(closed, now)
 
     def _close(self, key: str, slot: Slot, now: float) -> list[tuple[str, int]]:
         """Applies a complete round; returns the pushes that it held."""

@@ -6,19 +6,21 @@ shard counts parts (worker, step), not messages; it answers a repeated request w
 and it confirms with `Applied` only what `Ledger.commit` has made durable.
 
 A shard is made of roles over the same books: `rounds` (pushes), `reads`, `membership` (who takes
-part, barriers), `catalog` (slices, settings, states) and `lending` (a lone worker's lease). Pure
-logic: no socket, no thread, no clock of its own. `handle` and `tick` return what to send; the
-caller passes the time. Not thread-safe; one caller at a time.
+part, barriers), `catalog` (slices, settings, states), `lending` (a lone worker's lease) and `lanes`
+(boards in the place of messages on one host). Pure logic: no socket, no thread, no clock of its
+own. `handle` and `tick` return what to send; the caller passes the time. Not thread-safe; one
+caller at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import MixflowError
 from .books import Books
 from .catalog import Catalog
+from .lanes import Desk, Lanes
 from .lending import Lending
 from .membership import Membership
 from .merging import Add, Arena, Assign
@@ -86,6 +88,7 @@ class Shard:
         self._catalog = Catalog(self._books, self._reads, Rules(policy, applier, Add()), directory)
         self.rounds = Rounds(self._books, self._reads, decode)
         self._lending = Lending(self._books)
+        self.lanes = self.rounds.lanes = Lanes(self._books, lambda: self.prompt())
         self._handlers = self._handlers_by_message()
         roster = self._books.ledger.roster()
         if roster is not None:  # goes on from what an earlier process of this shard has committed
@@ -109,8 +112,8 @@ class Shard:
             Configure: lambda message, now: catalog.configure(message),
             Ask: self._ask,
             FetchStates: lambda message, now: catalog.fetch_states(message),
-            PutStates: lambda message, now: catalog.put_states(message),
-            Lend: lambda message, now: self._lending.lend(message),
+            PutStates: self._put_states,
+            Lend: self._lend,
             Deposit: lambda message, now: self._lending.deposit(message),
         }
 
@@ -174,6 +177,20 @@ class Shard:
 
     def lost(self, name: str, now: float) -> None:
         """A connection says nothing of its worker: it may come back by another."""
+        self.lanes.lost(name, now)
+
+    def use_desk(self, desk: Desk) -> None:
+        """Boards may be opened from now on (see `lanes`)."""
+        self.lanes.desk = desk
+
+    def serve_boards(self, ready: Sequence[tuple[int, int]], now: float) -> Outgoing:
+        """Takes the rounds that the desk has closed, and closes those that are complete (board,
+        slice). Called before messages are handled."""
+        self._books.out = []
+        names = self.lanes.take(ready)
+        self.rounds.settle([*self.lanes.absorb(), *names], now)
+        self.lanes.publish(names)
+        return self._books.out
 
     # -- messages and time
 
@@ -208,16 +225,29 @@ class Shard:
         self.rounds.settle(message.values, now)
 
     def _join(self, message: Join, now: float) -> None:
+        self.lanes.close(None, now)
         self._membership.join(message)
         self.rounds.settle(self.slots, now)
 
+    def _put_states(self, message: PutStates, now: float) -> None:
+        self.lanes.close(None, now)
+        self._catalog.put_states(message)
+
+    def _lend(self, message: Lend, now: float) -> None:
+        self.lanes.close(None, now)
+        self._lending.lend(message)
+
     def _leave(self, message: Leave, now: float) -> None:
+        self.lanes.close(None, now)
         self._membership.leave(message)
         self.rounds.settle(self.slots, now)
 
     def finish(self) -> Outgoing:
         """Commits the big slices whose rounds were closed, and gives the confirmations."""
-        return self._books.finish()
+        done = self._books.uncommitted
+        found = self._books.finish()
+        self.lanes.publish(done)
+        return found
 
     def tick(self, now: float) -> Outgoing:
         """Ends waits that have passed the deadline: with an error that names the missing workers,
@@ -227,6 +257,7 @@ class Shard:
         while self.capture.wanted:
             number = self.capture.wanted.popleft()
             self.capture.mark(number, self)
+        self.lanes.review(now)
         self._reads.release(now)
         lost: set[int] = set()
         for what, waiting, missing_of in self._waits():
@@ -238,6 +269,7 @@ class Shard:
                     waiting.remove(reader)
                     books.send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
+            self.lanes.close(None, now)
             self._membership.give_up(lost)
             self.rounds.settle(self.slots, now)
             for waited in self._lending.freed():

@@ -27,7 +27,9 @@ from .touched import Touched
 MAGIC = b"MIXFLED2"
 HEADER = 4096
 _HEAD = struct.Struct("<8sQ")  # magic, bytes of an area
-_AREA = struct.Struct("<QQQ")  # sequence, bytes of the JSON text, where the arrays begin
+#: Sequence, bytes of the JSON text, where the arrays begin, and what was closed since the text was
+#: written: rounds, parts.
+_AREA = struct.Struct("<5Q")
 _REDO = struct.Struct("<QQ")  # sequence, bytes of the JSON text
 _ALIGN = 64
 #: Room for texts that grow, in bytes.
@@ -47,6 +49,11 @@ class SliceFile:
         self._current = 1
         #: Dtype and size of each array of the area in use.
         self._shapes: list[tuple[str, int]] = []
+        #: The text of the area in use, if it was written by this process.
+        self._text = b""
+        self._placed = False
+        #: Rounds and parts that were closed since the record's text was written.
+        self.since = (0, 0)
 
     # -- a whole record
 
@@ -55,6 +62,7 @@ class SliceFile:
         shapes = [(a.dtype.str, a.size) for a in arrays]
         text = _text(record, shapes)
         need = _begin(text) + sum(_aligned(a.nbytes) for a in arrays)
+        self._follow()
         if need > self._capacity:
             self._grow(need, text, arrays)
         else:
@@ -64,7 +72,7 @@ class SliceFile:
             self._sequence += 1
             struct.pack_into("<Q", self._map, self._start(target), self._sequence)
             self._current = target
-        self._shapes = shapes
+        self._shapes, self._text = shapes, text
 
     def _start(self, area: int) -> int:
         """Where an area begins; 'area' 2 is the redo record."""
@@ -84,6 +92,34 @@ class SliceFile:
         os.replace(fresh, self.path)
         self._map, self._capacity, self._current = made, capacity, 0
 
+    # -- values that are committed natively
+
+    def place(self) -> tuple[int, int, int, int, int, bytes] | None:
+        """Where more values of the record last written may be committed, natively and by rounds
+        only: addresses of both areas, the one that counts, its sequence number, where the value
+        begins, and the text; None where this process has written none. The next `write` or `patch`
+        goes on from what was committed there."""
+        if self._map is None or not self._text:
+            return None
+        self._placed = True
+        address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        first, second = (address + self._start(area) for area in (0, 1))
+        begin = _AREA.unpack_from(self._map, self._start(self._current))[2]
+        return first, second, self._current, self._sequence, begin, self._text
+
+    def _follow(self) -> None:
+        """Takes notice of what was committed natively."""
+        if self._placed:
+            self._placed = False
+            self._current, self._sequence = self._latest()
+
+    def _latest(self) -> tuple[int, int]:
+        """The area that counts, and its sequence number."""
+        assert self._map is not None
+        heads = [_AREA.unpack_from(self._map, self._start(area)) for area in (0, 1)]
+        current = int(heads[1][0] > heads[0][0])
+        return current, heads[current][0]
+
     # -- some rows of it
 
     def patch(self, record: dict[str, Any], touched: Touched, arrays: Sequence[Array]) -> bool:
@@ -101,6 +137,7 @@ class SliceFile:
             if not touched.fits(array.size, size, self._shapes[0][1]):
                 return False
         text = _text(record, self._shapes)
+        self._follow()
         area = _AREA.unpack_from(self._map, self._start(self._current))
         if _AREA.size + len(text) > area[2]:
             return False
@@ -113,6 +150,7 @@ class SliceFile:
         self._make_room(need)
         self._write_redo(text, head.encode(), [touched.numbers, *arrays])
         self._redo()
+        self._text = text
         return True
 
     def _make_room(self, need: int) -> None:
@@ -169,6 +207,7 @@ class SliceFile:
             target += _aligned(size * dtype.itemsize)
         self._map[area + _AREA.size : area + _AREA.size + length] = text
         struct.pack_into("<Q", self._map, area + 8, length)
+        struct.pack_into("<QQ", self._map, area + 24, 0, 0)
         struct.pack_into("<Q", self._map, area, sequence)
         self._sequence = sequence
 
@@ -186,9 +225,7 @@ class SliceFile:
             magic, self._capacity = _HEAD.unpack_from(self._map, 0)
             if magic != MAGIC or len(self._map) < HEADER + 2 * self._capacity:
                 raise FormatError(f"[ledger] expected a slice in {self.path}, got other bytes")
-            heads = [_AREA.unpack_from(self._map, self._start(area)) for area in (0, 1)]
-            self._current = int(heads[1][0] > heads[0][0])
-            self._sequence = heads[self._current][0]
+            self._current, self._sequence = self._latest()
             if self._redo_sequence() == self._sequence + 1:
                 self._redo()
             return self._parse()
@@ -201,7 +238,8 @@ class SliceFile:
         assert self._map is not None
         start = self._start(self._current)
         end = start + self._capacity
-        _, length, begin = _AREA.unpack_from(self._map, start)
+        _, length, begin, rounds, parts = _AREA.unpack_from(self._map, start)
+        self.since = (rounds, parts)
         at = start + _AREA.size
         content = json.loads(bytes(self._map[at : min(at + length, end)]))
         at = start + begin
@@ -231,7 +269,7 @@ def _begin(text: bytes) -> int:
 
 def _fill(view: memoryview, start: int, text: bytes, arrays: list[Array]) -> None:
     """Writes an area but for its sequence number."""
-    struct.pack_into("<QQ", view, start + 8, len(text), _begin(text))
+    struct.pack_into("<4Q", view, start + 8, len(text), _begin(text), 0, 0)
     view[start + _AREA.size : start + _AREA.size + len(text)] = text
     at = start + _begin(text)
     for array in arrays:

@@ -66,6 +66,10 @@ class Ledger(Protocol):
         """`commit` of which value and states are given as the rows that were touched since the
         last one (`Touched.of`), states of other sizes in full. False: it takes a `commit`."""
 
+    def place(self, key: str) -> Any:
+        """Where values of a slice without states may be committed from now on by who knows the
+        form (`ledger.SliceFile.place`), until the next `commit`; None where that can't be."""
+
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Makes the membership and the settings the durable ones (plain JSON values)."""
 
@@ -113,6 +117,10 @@ class Memory:
             return False
         self._slices[key] = (kept, kept_states, progress.to_json())
         return True
+
+    def place(self, key: str) -> Any:
+        """Nowhere."""
+        return None
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Keeps the roster."""

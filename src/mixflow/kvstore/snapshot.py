@@ -93,6 +93,11 @@ class Capture:
         self._open: dict[int, Captured] = {}
         self._highest = 0
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no version is waited for."""
+        return not (self.every or self._marks or self._open or self.wanted)
+
     def mark(self, number: int, shard: Source) -> None:
         """A snapshot of this number is wanted; it is said again until all have saved it."""
         if number in self._marks or number in self._taken or number in self.late:

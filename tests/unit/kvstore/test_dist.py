@@ -285,7 +285,7 @@ def test_small_keys_of_a_list_travel_in_one_message(compressed):
         # 'b' is larger than a group; 'a' before it and 'c', 'd' behind it make one each.
         return calls, values
 
-    with job(2, servers=2, bound=1000) as stores:
+    with job(2, servers=2, bound=1000, boards=False) as stores:
         for calls, values in together(body, stores):
             assert calls == ["push"] * 9
             for value, shape in zip(values, shapes.values(), strict=True):

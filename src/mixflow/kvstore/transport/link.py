@@ -14,7 +14,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ import numpy as np
 from ...errors import FormatError, MixflowError
 from ...extras import load
 from ..client import Client, Ticket
-from ..messages import Applied, Array, Message, Push, Received
-from . import local, parcels
+from ..messages import Applied, Array, Message, Opened, Push, Received
+from . import boards, local, parcels
 from .faults import Faults, Mangler
+from .lane import Lane
 from .segments import BIG_BYTES, Blocks
 
 #: Bytes of pushes on their way to a server before the next waits for its turn by priority.
@@ -107,6 +109,7 @@ class Link:
             silent for `SILENT_SECONDS`.
         host: name of this host; servers of another name are not taken for local ones.
         lost: called, on the link's thread, when a channel to a server of this host has ended.
+        by_boards: whether boards may take the place of messages to servers of this host.
 
     Attributes:
         sent_bytes, received_bytes: over ZeroMQ: what leaves the host and comes to it, if all
@@ -122,6 +125,7 @@ class Link:
         find: Callable[[], Mapping[str, str]] | None = None,
         host: str = "",
         lost: Callable[[str], None] | None = None,
+        by_boards: bool = True,
     ) -> None:
         self.client = client
         self._find = find
@@ -149,6 +153,13 @@ class Link:
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
+        #: Boards of servers of this host; None where nothing may go by them.
+        self.lane: Lane | None = None
+        plain = client.via is None and self._mangler.faults == Faults()
+        if by_boards and plain and boards.available():
+            self.lane = Lane(client, self._wake_in)
+            client.offers = True
+            client.before_push = self._yield_boards
         for server, address in self._addresses.items():
             self._open_channel(server, address)
         self._thread = threading.Thread(target=self._run, name="mixflow-kvstore", daemon=True)
@@ -158,6 +169,8 @@ class Link:
         old = self._channels.pop(server, None)
         if old is not None:
             old.close()
+            if self.lane is not None:
+                self.lane.lost(server)
         if self._mangler.faults.rate:
             return
         made = local.connect(address, self._blocks, self._host)
@@ -172,12 +185,15 @@ class Link:
     @property
     def local_bytes(self) -> int:
         """Bytes sent to servers of this host."""
-        return sum(channel.sent_bytes for channel in self._channels.values())
+        boards = self.lane.nbytes if self.lane else 0
+        return boards + sum(channel.sent_bytes for channel in self._channels.values())
 
     @property
     def moved_bytes(self) -> tuple[int, int]:
         """Bytes sent and received in all, those between processes of this host included."""
-        return local.moved(self._channels.values(), self.sent_bytes, self.received_bytes)
+        boards = self.lane.nbytes if self.lane else 0
+        channels = self._channels.values()
+        return local.moved(channels, self.sent_bytes + boards, self.received_bytes + boards)
 
     def staged(self, values: Array) -> Array:
         """A copy of a flat array that may be pushed: in shared memory if a server is near and the
@@ -203,6 +219,9 @@ class Link:
         with self._lock:
             if self._closed:
                 raise MixflowError(f"[kvstore] expected an open store for '{what}', got a closed")
+            self._leave_boards()
+            if self.lane is not None:
+                self.lane.follow()
             try:
                 ticket = make(self.client, time.monotonic())
             except MixflowError as error:
@@ -213,6 +232,35 @@ class Link:
             ended = self._ended()
         _finish(ended)
         return call
+
+    def route(self, keys: tuple[Any, ...]) -> Any:
+        """How an exchange of some keys (`dist.Key`) goes by boards; None: by messages."""
+        if self.lane is None:
+            return None
+        with self._lock:
+            return self.lane.route(keys)
+
+    def follow_boards(self) -> None:
+        """Lets `client` know of every step that went by boards."""
+        with self._lock:
+            self._leave_boards()
+            if self.lane is not None:
+                self.lane.follow()
+
+    def _yield_boards(self, slices: Iterable[str]) -> None:
+        """Some slices are about to be pushed by messages. Needs the lock."""
+        assert self.lane is not None
+        self.lane.retire(slices)
+        self._leave_boards()
+
+    def _leave_boards(self) -> None:
+        """Goes on by messages where boards are over. Needs the lock."""
+        if self.lane is None or not self.lane.in_trouble:
+            return
+        for failed, ticket in self.lane.leave(time.monotonic()):
+            call = Call("exchange")
+            call.then(partial(_detoured, failed))
+            self._waiting.append((call, ticket))
 
     def _wake_if_late(self) -> None:
         """Wakes the thread when there is something to do before it looks by itself."""
@@ -243,7 +291,7 @@ class Link:
             MixflowError: some are not within `deadline` seconds.
         """
         end = time.monotonic() + deadline
-        while self.client.pending:
+        while self.client.pending or (self.lane is not None and self.lane.unconfirmed()):
             if time.monotonic() > end:
                 raise MixflowError(
                     f"[kvstore] expected all pushes to be confirmed within {deadline:g} s, got "
@@ -259,6 +307,8 @@ class Link:
             self._closed = True
             self._wake()
         self._thread.join(deadline)
+        if self.lane is not None:
+            self.lane.close()
         if not self._thread.is_alive():
             os.close(self._wake_in)
             os.close(self._wake_out)
@@ -270,6 +320,7 @@ class Link:
                 ready = self._poll()
                 with self._lock:
                     self._receive_all(ready)
+                    self._leave_boards()
                     self.client.tick(time.monotonic())
                     self._look_for_silent()
                     self._send_all()
@@ -339,9 +390,15 @@ class Link:
     def _receive_local(self, server: str, channel: local.Channel) -> None:
         while (messages := channel.receive()) is not None:
             for message in messages:
-                self.client.handle(message, time.monotonic())
+                if isinstance(message, Opened):
+                    if self.lane is not None:
+                        self.lane.opened(server, channel.number, message)
+                else:
+                    self.client.handle(message, time.monotonic())
         if not channel.open:
             channel.close()
+            if self.lane is not None:
+                self.lane.lost(server)
             del self._channels[server]
             self._poller = None
             if self._lost is not None and not self._closed:
@@ -432,6 +489,12 @@ class Link:
         # send a buffer as it is, pyzmq needs a thread of its own, which it can't start at exit.
         with contextlib.suppress(self._zmq.Again):
             self._sockets[server].send_multipart(frames, self._zmq.DONTWAIT, copy=True)
+
+
+def _detoured(failed: Any, call: Call) -> None:
+    """An exchange has ended by messages."""
+    assert call.ticket is not None
+    failed.payload.ended(call.ticket, failed)
 
 
 def _finish(ended: list[tuple[Call, Ticket]]) -> None:

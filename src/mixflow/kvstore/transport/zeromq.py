@@ -11,14 +11,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from ...errors import FormatError
 from ...extras import load
+from ..lanes import Desk
 from ..merging import Arena
 from ..messages import Applied, Fetch, Message, Received, Replicate
-from . import local, parcels
+from . import boards, local, parcels
 from .faults import Faults, Mangler
 from .link import Call, Link, as_frames, milliseconds
 from .peers import Peers
@@ -56,6 +57,14 @@ class Logic(Protocol):
 
     def lost(self, name: str, now: float) -> None:
         """The connection of a peer of this host has ended."""
+
+    def use_desk(self, desk: Desk) -> None:
+        """Boards may be opened from now on (see `lanes`)."""
+
+    def serve_boards(
+        self, ready: Sequence[tuple[int, int]], now: float
+    ) -> list[tuple[str, Message]]:
+        """Takes what boards have come to; returns what to send. Called before `handle`."""
 
 
 class Server:
@@ -111,6 +120,12 @@ class Server:
         self._polled: list[Any] = []
         if self._listener is not None:
             shard.move_values(SharedArena(self._blocks))
+        self._boards: boards.ServerBoards | None = None
+        if self._listener is not None and boards.available() and self._mangler.faults == Faults():
+            self._boards = boards.ServerBoards(
+                shard.name, self._blocks, lambda sender: self._channels.get(sender)
+            )
+            shard.use_desk(self._boards)
 
     @property
     def moved_bytes(self) -> tuple[int, int]:
@@ -141,7 +156,7 @@ class Server:
     def _round(self) -> None:
         times = [self.shard.next_deadline(), self._mangler.next_time, self._held_until]
         self._poll_others()
-        for ready, _ in self._poller.poll(milliseconds(times, time.monotonic())):
+        for ready, _ in self._poll(milliseconds(times, time.monotonic())):
             if ready is self._socket:
                 self._receive(ready, 1)
             elif ready in self._polled:
@@ -163,6 +178,21 @@ class Server:
         for channel in [c for c in self._peers.values() if not c.open]:
             self._drop(channel)
         self._after()
+
+    def _poll(self, wait: int) -> list[tuple[Any, int]]:
+        """Waits for something to do; rounds on boards are served meanwhile."""
+        if self._boards is None:
+            return list(self._poller.poll(wait))
+        found = list(self._poller.poll(0))
+        # What is ready is asked for once more after the last message was sent and before the sleep:
+        # ZeroMQ's descriptors tell of a change only.
+        sockets = [self._socket, *self._polled]
+        others = [s.getsockopt(self._zmq.FD) for s in sockets]
+        others += [self._wake_out, self._listener.fileno()] if self._listener else []
+        ready = self._boards.serve(others, list(self._peers), 0 if found else wait)
+        now = time.monotonic()
+        self._serve(self.shard.serve_boards(ready, now), now)
+        return found
 
     def post(self, action: Callable[[float], list[tuple[str, Message]]]) -> None:
         """Runs ``action(now)`` on the server's thread and sends what it gives (thread-safe)."""

@@ -1,0 +1,277 @@
+// Boards of a KVStore as Python sees them: a server's desk, a worker's lane.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "bind/modules.h"
+#include "bind/waits.h"
+#include "kvstore/desk.h"
+#include "kvstore/lane.h"
+
+namespace mixflow::bind {
+namespace {
+
+using kvstore::ExchangeRef;
+using kvstore::Layout;
+using kvstore::ServerDesk;
+using kvstore::WorkerBoardRef;
+using kvstore::WorkerLane;
+
+char* at(uintptr_t address) { return reinterpret_cast<char*>(address); }
+
+// (board, slice, number of the array, first byte in it): one slice of an exchange.
+using Stop = std::tuple<WorkerBoardRef, size_t, size_t, size_t>;
+
+struct PyRoute {
+  std::vector<Stop> stops;
+};
+
+// An exchange as an engine task. It ends when the lane says so, or whoever took it after it failed.
+class ExchangeTask final : public engine::Task {
+ public:
+  ExchangeTask(std::shared_ptr<WorkerLane> lane, ExchangeRef exchange, std::vector<Stop> stops,
+               std::vector<plan::Array> from, std::vector<std::vector<plan::Array>> to,
+               std::string name)
+      : lane_(std::move(lane)),
+        exchange_(std::move(exchange)),
+        stops_(std::move(stops)),
+        from_(std::move(from)),
+        to_(std::move(to)),
+        name_(std::move(name)) {
+    this->Task::lane = engine::Lane{engine::LaneKind::io, 0};
+  }
+
+  void run(engine::TaskContext& context) override {
+    auto completion = context.defer();
+    // The arrays live as long as the task is not ended, which the exchange outlives.
+    exchange_->done = [completion, from = from_, to = to_](std::exception_ptr error) {
+      completion->done(std::move(error));
+    };
+    for (const auto& [board, slice, array, begin] : stops_) {
+      kvstore::Piece piece;
+      piece.board = board;
+      piece.slice = slice;
+      if (exchange_->push) piece.from = static_cast<const char*>(from_[array].data()) + begin;
+      for (const plan::Array& target : to_[array]) {
+        piece.to.push_back(static_cast<char*>(target.data()) + begin);
+      }
+      exchange_->pieces.push_back(std::move(piece));
+    }
+    lane_->submit(exchange_);
+  }
+  std::string describe() const override { return name_; }
+
+ private:
+  std::shared_ptr<WorkerLane> lane_;
+  ExchangeRef exchange_;
+  std::vector<Stop> stops_;
+  std::vector<plan::Array> from_;
+  std::vector<std::vector<plan::Array>> to_;
+  std::string name_;
+};
+
+void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
+                const std::vector<std::vector<plan::Array>>& to) {
+  check(from.empty() || from.size() == to.size(), "[lane] expected targets for each gradient");
+  for (const auto& [board, slice, array, begin] : route.stops) {
+    check(array < to.size(), "[lane] expected targets for each stop");
+    std::vector<plan::Array> all = to[array];
+    if (!from.empty()) all.push_back(from[array]);
+    const size_t end = begin + board->board.layout.bytes(slice);
+    for (const plan::Array& one : all) {
+      check(end <= one.bytes(), "[lane] expected ", end, " bytes, got ", one.bytes());
+    }
+  }
+}
+
+// Pushes the gradients (one array per key, or none at all) and, with `pull`, fills the targets (a
+// list per key).
+void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb::list gradients,
+              nb::list targets, nb::list tags, const std::string& name, int priority, bool pull,
+              bool inline_ok, nb::object payload) {
+  const Entered scope;
+  std::vector<plan::Array> from;
+  std::vector<std::vector<plan::Array>> to;
+  for (nb::handle array : gradients) from.push_back(as_array(array).array);
+  for (nb::handle some : targets) {
+    to.emplace_back();
+    for (nb::handle array : some) to.back().push_back(as_array(array).array);
+  }
+  check_fits(route, from, to);
+  auto made = std::make_shared<kvstore::Exchange>();
+  made->push = !from.empty();
+  made->pull = pull;
+  made->payload = hold(payload);
+  std::vector<plan::Array> written;
+  for (const auto& some : to) written.insert(written.end(), some.begin(), some.end());
+  auto reads = from;
+  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, std::move(from),
+                                             std::move(to), name);
+  task->priority = priority;
+  task->inline_ok = inline_ok;
+  task->site = current_site();
+  for (const plan::Array& array : reads) task->reads.push_back(array.chunk->tag());
+  for (const plan::Array& array : written) {
+    made->tags.push_back(array.chunk->tag());
+    plan::declare_write(task.get(), array);
+  }
+  for (nb::handle tag : tags) {
+    const plan::ChunkRef& chunk = nb::cast<PyTag&>(tag).chunk;
+    made->tags.push_back(chunk->tag());
+    task->writes.push_back(chunk->tag());
+  }
+  push_unlocked([&] { plan::engine().push(std::move(task)); });
+}
+
+// An exchange that failed, for whoever ends it by other means.
+struct PyFailed {
+  ExchangeRef exchange;
+  void done(const std::optional<std::string>& error) {
+    Unlocked unlocked;
+    exchange->done(error ? std::make_exception_ptr(Error(*error)) : nullptr);
+  }
+};
+
+nb::list take_failed(WorkerLane& lane) {
+  nb::list made;
+  for (ExchangeRef& exchange : lane.take_failed()) made.append(nb::cast(PyFailed{exchange}));
+  return made;
+}
+
+// (staged, durable, version) by slice.
+nb::list words_of(WorkerLane& lane, const WorkerBoardRef& board, bool retire) {
+  nb::list made;
+  for (const auto& words : retire ? lane.retire(board) : lane.words(board)) {
+    made.append(nb::make_tuple(words.staged, words.durable, words.version));
+  }
+  return made;
+}
+
+// (bytes in all, places of the values, places of the gradients by slice and column).
+nb::tuple layout(const std::vector<size_t>& sizes, size_t columns) {
+  const Layout made(sizes, columns);
+  nb::list values;
+  nb::list gradients;
+  for (size_t s = 0; s < made.slices(); ++s) {
+    values.append(made.value_at(s));
+    nb::list places;
+    for (size_t c = 0; c < columns; ++c) places.append(made.gradient_at(s, c));
+    gradients.append(places);
+  }
+  return nb::make_tuple(made.total(), values, gradients);
+}
+
+// (areas' addresses, which counts, its sequence, where the value begins, text, version it tells of).
+using PyLedger = std::tuple<uintptr_t, uintptr_t, int, uint64_t, size_t, nb::bytes, int64_t>;
+
+void arm(ServerDesk& desk, int board, size_t slice, int dtype,
+         const std::optional<PyLedger>& ledger) {
+  if (!ledger) return desk.arm(board, slice, static_cast<DType>(dtype), nullptr);
+  const auto& [first, second, current, sequence, value_at, text, base] = *ledger;
+  kvstore::LedgerPlace place;
+  place.areas[0] = at(first);
+  place.areas[1] = at(second);
+  place.current = current;
+  place.sequence = sequence;
+  place.value_at = value_at;
+  place.text = std::string(text.c_str(), text.size());
+  place.base = base;
+  desk.arm(board, slice, static_cast<DType>(dtype), &place);
+}
+
+std::vector<std::pair<int, size_t>> serve(ServerDesk& desk, const std::vector<int>& others,
+                                          const std::vector<int>& channels, int64_t ms) {
+  std::vector<ServerDesk::Ready> found;
+  {
+    Unlocked unlocked;
+    found = desk.serve(others, channels, ms);
+  }
+  std::vector<std::pair<int, size_t>> made;
+  for (const auto& ready : found) made.emplace_back(ready.board, ready.slice);
+  return made;
+}
+
+// (version, durable) of a slice.
+std::pair<int64_t, int64_t> words(ServerDesk& desk, int board, size_t slice) {
+  const kvstore::Slice& found = desk.board(board).slice(slice);
+  return {found.version.load(), found.durable.load()};
+}
+
+void bind_worker(nb::module_& m) {
+  nb::class_<kvstore::WorkerBoard>(m, "WorkerBoard");
+  nb::class_<kvstore::WorkerDesk>(m, "WorkerDesk");
+  nb::class_<PyRoute>(m, "LaneRoute").def("__init__", [](PyRoute* self, std::vector<Stop> stops) {
+    new (self) PyRoute{std::move(stops)};
+  });
+  nb::class_<PyFailed>(m, "FailedExchange")
+      .def_prop_ro("staged", [](PyFailed& f) { return f.exchange->staged; })
+      .def_prop_ro("payload",
+                   [](PyFailed& f) {
+                     return nb::borrow(static_cast<PyObject*>(f.exchange->payload.get()));
+                   })
+      .def("done", &PyFailed::done, nb::arg("error") = nb::none());
+  nb::class_<WorkerLane>(m, "WorkerLane")
+      .def(nb::new_([](int notify, int64_t patience) { return WorkerLane::make(notify, patience); }),
+           nb::arg("notify"), nb::arg("patience_ms"))
+      .def("add_desk",
+           [](WorkerLane& lane, uintptr_t address, size_t number, int channel, nb::object keep) {
+             return lane.add_desk(at(address), number, channel, hold(keep));
+           })
+      .def("open",
+           [](WorkerLane& lane, std::shared_ptr<kvstore::WorkerDesk> desk,
+              const std::vector<size_t>& sizes, size_t columns, uintptr_t address, size_t column,
+              nb::object keep) {
+             return lane.open(std::move(desk), Layout(sizes, columns), at(address), column,
+                              hold(keep));
+           })
+      .def("exchange", exchange)
+      .def("retire",
+           [](WorkerLane& lane, const WorkerBoardRef& board) {
+             return words_of(lane, board, true);
+           })
+      .def("words",
+           [](WorkerLane& lane, const WorkerBoardRef& board) {
+             return words_of(lane, board, false);
+           })
+      .def("over", &WorkerLane::over)
+      .def("take_failed", take_failed)
+      .def_prop_ro("has_failed", &WorkerLane::has_failed)
+      .def_prop_ro("steps", &WorkerLane::steps)
+      .def_prop_ro("bytes", &WorkerLane::bytes)
+      .def("close", [](WorkerLane& lane) {
+        Unlocked unlocked;
+        lane.close();
+      });
+}
+
+}  // namespace
+
+void bind_lane(nb::module_& m) {
+  m.def("lane_layout", layout, nb::arg("sizes"), nb::arg("columns"));
+  nb::class_<ServerDesk>(m, "ServerDesk")
+      .def("__init__", [](ServerDesk* self, uintptr_t address,
+                          size_t bells) { new (self) ServerDesk(at(address), bells); })
+      .def("open",
+           [](ServerDesk& desk, const std::vector<size_t>& sizes, uintptr_t address,
+              std::vector<size_t> columns, const std::vector<int64_t>& versions) {
+             const size_t count = columns.size();
+             return desk.open(Layout(sizes, count), at(address), std::move(columns), versions);
+           })
+      .def("close", &ServerDesk::close)
+      .def("arm", arm, nb::arg("board"), nb::arg("slice"), nb::arg("dtype"),
+           nb::arg("ledger") = nb::none())
+      .def("disarm", &ServerDesk::disarm)
+      .def("publish", &ServerDesk::publish)
+      .def("ring", &ServerDesk::ring_all)
+      .def("serve", serve)
+      .def("words", words)
+      .def_prop_ro("rounds", &ServerDesk::rounds);
+  bind_worker(m);
+}
+
+}  // namespace mixflow::bind
