@@ -109,10 +109,11 @@ def beside(made, act):
             act()
         except BaseException as error:
             failed.append(error)
+            made.stop()
 
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()
-    code = made.run()
+    code = made.run()  # ends soon where the other side has failed
     thread.join(10)
     assert not failed, failed
     return code
