@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ COLUMNS = (
     "counter exact",
     "curve the same",
     "final loss",
-    "farthest from it",
+    "apart, mean (worst step)",
     "went back",
     "undisturbed",
     "lost, median",
@@ -52,21 +53,30 @@ def table(rows: list[dict]) -> str:
 
 def cells(quiet: list[dict], hurt: list[dict]) -> list[str]:
     """What the table says of a kind."""
-    usual = statistics.median(row["seconds"] for row in quiet)
-    lost = [row["seconds"] - usual for row in hurt]
+    usual, lost = times(quiet, hurt)
     ends = [row["final_loss"] for row in hurt if row["final_loss"] is not None]
     apart = [row["curve_distance"] for row in hurt if row["curve_distance"] is not None]
+    mean = [row["curve_mean_distance"] for row in hurt if row["curve_distance"] is not None]
     return [
         str(len(hurt)),
         f"{sum(row['counter_exact'] for row in hurt)} of {len(hurt)}",
         f"{sum(x < SAME for x in apart)} of {len(hurt)}",
         f"{min(ends):.4f} to {max(ends):.4f}",
-        f"{max(apart):.1g}",
+        "0" if max(apart) < SAME else f"{max(mean):.1g} ({max(apart):.1g})",
         str(sum(bool(row["went_back"]) for row in hurt)),
-        f"{usual:.1f} s",
-        f"{statistics.median(lost):.1f} s",
-        f"{max(lost):.1f} s",
+        *([f"{usual:.1f} s", f"{statistics.median(lost):.1f} s"] if lost else ["", ""]),
+        f"{max(lost):.1f} s" if lost else "",
     ]
+
+
+def times(quiet: list[dict], hurt: list[dict]) -> tuple[float, list[float]]:
+    """Median seconds of undisturbed runs, and what each moment took more: of runs that were timed
+    (not beside other work)."""
+    usual = [row["seconds"] for row in quiet if row["timed"]]
+    if not usual:
+        return 0.0, []
+    middle = statistics.median(usual)
+    return middle, [row["seconds"] - middle for row in hurt if row["timed"]]
 
 
 def noise_text(rows: list[dict]) -> str:
@@ -76,11 +86,14 @@ def noise_text(rows: list[dict]) -> str:
     seeds = [row for row in rows if row["kind"] == "noise"]
     text = f"{len(quiet)} undisturbed runs: at most {same:.1g} from each other at any step."
     if len(seeds) > 1:
+        pairs = itertools.combinations([np.array(row["curve"]) for row in seeds], 2)
+        apart = statistics.fmean(float(np.abs(a - b).mean()) for a, b in pairs)
         ends = [row["final_loss"] for row in seeds]
         spread = statistics.stdev(ends)
         text += (
             f" {len(seeds)} seeds of the training: final loss {statistics.fmean(ends):.4f} "
-            f"± {spread:.4f} (standard deviation)."
+            f"± {spread:.4f} (standard deviation); two of their curves are {apart:.2g} apart in "
+            "the mean over all steps."
         )
     return text
 
@@ -101,8 +114,7 @@ def draw(rows: list[dict], path: Path) -> None:
         )
     for number, name in enumerate(KINDS):
         quiet, hurt = of(rows, name)
-        usual = statistics.median(row["seconds"] for row in quiet) if quiet else 0.0
-        lost = [row["seconds"] - usual for row in hurt]
+        _, lost = times(quiet, hurt)
         right.plot(lost, [number] * len(lost), "o", ms=4, alpha=0.5, color=f"C{number % 10}")
         for row in hurt:
             steps = POINT * (np.arange(len(row["curve"])) + 0.5)

@@ -46,7 +46,8 @@ RAY_RUNS = 4
 class Results:
     """Rows of all kinds on disk, a file per kind; kept after each run."""
 
-    def __init__(self, more: bool, names: list[str]) -> None:
+    def __init__(self, more: bool, names: list[str], timed: bool = True) -> None:
+        self._timed = timed
         self._lock = threading.Lock()
         self._facts = benchmarks.facts(1)
         self.rows: dict[str, list[dict]] = {}
@@ -61,7 +62,7 @@ class Results:
     def add(self, row: dict) -> None:
         with self._lock:
             found = self.rows.setdefault(row["kind"], [])
-            found.append({**row, **self._facts})
+            found.append({**row, "timed": self._timed, **self._facts})
             found.sort(key=lambda r: -1 if r["seed"] is None else r["seed"])
             RESULTS.mkdir(parents=True, exist_ok=True)
             lines = ",\n ".join(map(json.dumps, found))
@@ -144,10 +145,11 @@ def main() -> int:
     parser.add_argument("--more", action="store_true", help="only what is missing")
     parser.add_argument("--seconds", type=float, help="begin no run that would end later")
     parser.add_argument("--together", type=int, default=1, help="runs at once")
+    parser.add_argument("--untimed", action="store_true", help="beside other work: no times")
     parser.add_argument("--report", action="store_true", help="draw what was measured before")
     args = parser.parse_args()
     names = args.kind or ["noise", *KINDS]
-    results = Results(args.more or args.report, names)
+    results = Results(args.more or args.report, names, not args.untimed)
     if not args.report:
         run(args, names, results)
     if not args.seconds:

@@ -12,6 +12,7 @@ computing alone runs twice at once, without any store, to see what two busy core
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,12 +38,12 @@ import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.kvstore import scaling  # noqa: E402
 from mixflow.kvstore.appliers import Optimizing  # noqa: E402
-from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
+from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
 from mixflow.kvstore.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
 from mixflow.kvstore.ledger import SharedLedger  # noqa: E402
 from mixflow.kvstore.messages import Configure, Gradient, Init, Push  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.policy import Async, Part, Sync  # noqa: E402
+from mixflow.kvstore.policy import Async, Bounded, Part, Sync  # noqa: E402
 from mixflow.kvstore.server import Shard  # noqa: E402
 from mixflow.optimizer.describe import describe  # noqa: E402
 
@@ -50,23 +52,41 @@ TARGET = HERE.parent / "results" / "scaling" / "parameters.json"
 CASES = [(k, n) for n in (64, 16_384, 131_072) for k in (1, 8)] + [(32, 64), (1, 900_000)]
 STEPS = {"mlp": 300, "lenet": 100, "resnet-20": 30}
 LIMIT = 0.15
-POLICIES = {"dist_sync": Sync(), "dist_async": Async()}
-#: A measurement during which others used more of the processors is made again, so often.
-OTHERS, TRIES = 0.03, 6
+POLICIES = {"dist_sync": Sync(), "dist_async": Async(), "dist_ssp": Bounded(3)}
+#: Those whose costs are measured: with rounds and without.
+KINDS = ("dist_sync", "dist_async")
+#: How many processes compute beside one worker and its server.
+BESIDE = (1, 2)
+#: A measurement during which others used more of the processors is made again, so often at most.
+OTHERS, TRIES = 0.03, 2
+#: Runs of each training; the median one counts.
+RUNS = 3
 PHASES = (
-    "trips", "close",
-    *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2)),
+    *(f"trips:{policy}" for policy in KINDS), "close", "notes",
+    *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2, 3)),
+    *(f"beside:{n}:{name}:{policy}" for name in WORKLOADS for policy in KINDS for n in BESIDE),
     *(f"{policy}:{n}:{name}" for name in WORKLOADS for policy in POLICIES for n in (1, 2, 3)),
 )  # fmt: skip
 
 
+class Apart(LocalSpawner):
+    """Workers and servers of this machine that believe to be on hosts of their own: they speak as
+    over a network, not by shared memory, and nothing is merged before it leaves."""
+
+    def worker(self, rank, command, env, folder=None):
+        """See `Spawner`."""
+        return super().worker(rank, command, {**env, "DMLC_NODE_HOST": f"far{rank}"}, folder)
+
+
 def members(policy, workers: int, task: dict) -> list:
-    """What each worker of a job of this host has found."""
+    """What each worker of a job has found."""
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, HERE / "member.py", json.dumps(task), folder]
         store = StoreOptions(policy=policy, deadline=30.0)
-        job = Job([str(word) for word in command], JobOptions(workers, 1, store, deadline=60.0))
+        job = Job(
+            [str(word) for word in command], JobOptions(workers, 1, store, deadline=60.0), Apart()
+        )
         if job.run():
             raise SystemExit("a worker failed")
         return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(workers)]
@@ -81,72 +101,124 @@ def alone(processes: int, name: str) -> list:
         for rank in range(processes):
             task = {"kind": "alone", "rank": rank, "workload": name, "seconds": 1.5, "at": at}
             command = [sys.executable, HERE / "member.py", json.dumps(task), folder]
-            running.append(subprocess.Popen(command, env=environment))
+            running.append(subprocess.Popen(command, env=environment, start_new_session=True))
         if any(process.wait(60) for process in running):
             raise SystemExit("a process failed")
         return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(processes)]
 
 
+@contextlib.contextmanager
+def computing(processes: int, name: str) -> Iterator[None]:
+    """So many processes that compute all the time, without a store."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, HERE / "member.py", json.dumps({"kind": "beside", "workload": name})]
+    running = [
+        subprocess.Popen([*command, ""], env=environment, start_new_session=True)
+        for _ in range(processes)
+    ]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(10)
+
+
+def training(store: str, name: str) -> dict:
+    """The task of workers that train."""
+    return {"kind": "training", "store": store, "workload": name, "steps": STEPS[name]}
+
+
 def close() -> list:
-    """Seconds that a shard takes for a push that waits in its round, and for one that ends it."""
+    """Seconds that a shard takes for a push that waits in its round, for one that ends it, and for
+    one that is applied at once."""
     rows = []
     for elements in (64, 16_384, 131_072, 900_000):
-        folder = tempfile.mkdtemp(dir="/dev/shm")
-        shard = Shard("s", Sync(), Optimizing(), workers=2, ledger=SharedLedger(folder))
-        optimizer = describe(mx.optimizer.create("sgd", learning_rate=1e-6, momentum=0.9))
-        shard.handle(Configure("w", 1, "optimizer", optimizer), 0.0)
-        shard.handle(Init("w", 2, {"0/0": np.zeros(elements, np.float32)}), 0.0)
-        times = {0: [], 1: []}
-        for step in range(40):
-            for worker in (0, 1):
-                gradient = Gradient((Part(worker, step),), np.ones(elements, np.float32))
-                push = Push(f"w{worker}", 3 + step, {"0/0": gradient}, True)
-                begin = time.perf_counter()
-                shard.handle(push, 0.0)
-                times[worker].append(time.perf_counter() - begin)
-        shutil.rmtree(folder)
-        wait, end = (statistics.median(times[w]) for w in (0, 1))
-        rows.append({"bytes": 4 * elements, "wait": wait, "end": end})
+        gradient = np.ones(elements, np.float32)
+        wait, end = pushes(Sync(), gradient)
+        rows.append({"bytes": gradient.nbytes, "wait": wait, "end": end,
+                     "apply": statistics.mean(pushes(Async(), gradient))})  # fmt: skip
     return rows
 
 
+def pushes(policy, values) -> list[float]:
+    """Seconds of a push of the first and of the second of two workers."""
+    folder = tempfile.mkdtemp(dir="/dev/shm")
+    shard = Shard("s", policy, Optimizing(), workers=2, ledger=SharedLedger(folder))
+    optimizer = describe(mx.optimizer.create("sgd", learning_rate=1e-6, momentum=0.9))
+    shard.handle(Configure("w", 1, "optimizer", optimizer), 0.0)
+    shard.handle(Init("w", 2, {"0/0": np.zeros_like(values)}), 0.0)
+    times: list[list[float]] = [[], []]
+    for step in range(40):
+        for worker in (0, 1):
+            push = Push(f"w{worker}", 3 + step, {"0/0": Gradient((Part(worker, step),), values)})
+            begin = time.perf_counter()
+            shard.handle(push, 0.0)
+            times[worker].append(time.perf_counter() - begin)
+    shutil.rmtree(folder)
+    return [statistics.median(some) for some in times]
+
+
 def measure(phase: str) -> float:
-    """Runs one measurement, keeps it if it is the least disturbed, and returns the share of the
-    processors that others used."""
-    if phase == "trips":
-        task = {"kind": "trips", "store": "dist_sync", "cases": CASES}
-        rows = members(Sync(), 1, {**task, "blocks": 5, "block_seconds": 0.08})
+    """Runs one measurement, keeps it beside those before, and returns the share of the processors
+    that others used."""
+    if phase.startswith("trips:"):
+        kind = phase.removeprefix("trips:")
+        task = {"kind": "trips", "store": kind, "cases": CASES}
+        rows = members(POLICIES[kind], 1, {**task, "blocks": 5, "block_seconds": 0.08})
+    elif phase == "notes":
+        task = {"kind": "notes", "store": "dist_sync", "block_seconds": 0.1, "blocks": 5}
+        rows = members(Sync(), 1, task)
     elif phase == "close":
         rows = [{"found": close(), "others": 0.0}]
     else:
-        kind, count, name = phase.split(":")
+        kind, count, name, *store = phase.split(":")
         if kind == "alone":
             rows = alone(int(count), name)
+        elif kind == "beside":
+            with computing(int(count), name):
+                rows = members(POLICIES[store[0]], 1, training(store[0], name))
         else:
-            task = {"kind": "training", "store": kind, "workload": name, "steps": STEPS[name]}
-            rows = members(POLICIES[kind], int(count), task)
+            rows = members(POLICIES[kind], int(count), training(kind, name))
     found = {"rows": [r["found"] for r in rows], "others": max(r["others"] for r in rows)}
-    path = RAW / f"{phase}.json"
-    if not path.exists() or found["others"] < json.loads(path.read_text())["others"]:
-        RAW.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
+    runs = [*runs_of(phase), found]
+    RAW.mkdir(parents=True, exist_ok=True)
+    (RAW / f"{phase}.json").write_text(json.dumps({"runs": runs}))
     return found["others"]
 
 
+def runs_of(phase: str) -> list[dict]:
+    """Every run of a measurement so far."""
+    path = RAW / f"{phase}.json"
+    return json.loads(path.read_text())["runs"] if path.exists() else []
+
+
 def measure_quietly(phase: str, wrap: list[str]) -> None:
-    """Measures until others leave the machine alone, or `TRIES` times."""
+    """Measures some times (where processes come to lie differs by more than a tenth from start to
+    start), again where others used the machine, but not for ever."""
     (RAW / f"{phase}.json").unlink(missing_ok=True)
-    for _ in range(TRIES):
+    wanted = RUNS if phase.split(":")[0] in (*POLICIES, "beside") else 1
+    for _ in range(wanted + TRIES):
         command = [*wrap, sys.executable, __file__, "--phase", phase]
         subprocess.run([str(word) for word in command], check=True)
-        if json.loads((RAW / f"{phase}.json").read_text())["others"] <= OTHERS:
+        if sum(run["others"] <= OTHERS for run in runs_of(phase)) == wanted:
             return
     print(f"{phase}: others used the machine", file=sys.stderr)
 
 
 def raw(phase: str) -> list:
-    """What each worker has found."""
-    return json.loads((RAW / f"{phase}.json").read_text())["rows"]
+    """What each worker has found: the run of the median step, of those that nobody disturbed."""
+    runs = runs_of(phase)
+    calm = [run for run in runs if run["others"] <= OTHERS] or [
+        min(runs, key=lambda run: run["others"])
+    ]
+    return sorted(calm, key=speed_of)[len(calm) // 2]["rows"]
+
+
+def speed_of(run: dict) -> float:
+    """What the runs of a measurement are ordered by: seconds of a step, where there are steps."""
+    first = run["rows"][0]
+    return middle(first["step"]) if isinstance(first, dict) and "step" in first else 0.0
 
 
 def line(columns: list, seconds: list[float], whole: list[float] | None = None) -> list[float]:
@@ -168,9 +240,8 @@ def line(columns: list, seconds: list[float], whole: list[float] | None = None) 
 
 def fit_costs() -> Costs:
     """The costs, from round trips of one worker."""
-    trips = raw("trips")[0]
-    by_kind = {k: [r for r in trips if r["kind"] == k] for k in ("pull", "pushpull")}
-    pulls, pushes = by_kind["pull"], by_kind["pushpull"]
+    trips = [{**row, "policy": kind} for kind in KINDS for row in raw(f"trips:{kind}")[0]]
+    pulls, pushes = ([r for r in trips if r["kind"] == k] for k in ("pull", "pushpull"))
 
     def push_only(what: str) -> list[float]:
         return [p[what] - q[what] for p, q in zip(pushes, pulls, strict=True)]
@@ -178,27 +249,55 @@ def fit_costs() -> Costs:
     pull_columns = [(1, r["keys"], r["bytes"]) for r in pulls]
     push_columns = [(r["keys"], r["bytes"]) for r in pushes]
     whole = {what: [r[what] for r in pushes] for what in ("worker", "server")}
-    ends = raw("close")[0]
-    closing = Cost(*line([(1, r["bytes"]) for r in ends], [r["end"] - r["wait"] for r in ends]))
+    updates = {kind: update(what) for kind, what in zip(KINDS, ("end", "apply"), strict=True)}
+    notes = {who: note(who) for who in whole}
     worker_wake, *worker_receive = line(pull_columns, [r["worker"] for r in pulls])
     server_wake, *server_send = line(pull_columns, [r["server"] for r in pulls])
-    sent = [s - worker_wake for s in push_only("worker")]  # to send wakes it once more
-    taken = [s - closing.of(r["bytes"], r["keys"])
+    sent = [s - worker_wake - notes["worker"] * r["keys"]  # to send wakes it once more
+            for r, s in zip(pushes, push_only("worker"), strict=True)]  # fmt: skip
+    taken = [s - updates[r["policy"]].of(r["bytes"], r["keys"]) - notes["server"] * r["keys"]
              for r, s in zip(pushes, push_only("server"), strict=True)]  # fmt: skip
-    costs = Costs(
+    return Costs(
         worker_send=Cost(*line(push_columns, sent, whole["worker"])),
         worker_receive=Cost(*worker_receive),
         server_receive=Cost(*line(push_columns, taken, whole["server"])),
-        server_close=closing,
+        server_close=updates["dist_sync"],
+        server_apply=updates["dist_async"],
         server_send=Cost(*server_send),
+        worker_note=notes["worker"],
+        server_note=notes["server"],
         worker_wake=worker_wake,
         server_wake=server_wake,
         cores=os.cpu_count() or 1,
-        speed=speeds(),
+        company=company(),
+        **speeds(),
     )
-    loads = [(Workload("trip", 0.0, (r["bytes"] // r["keys"],) * r["keys"]), r["wall"])
-             for r in pushes]  # fmt: skip
-    return with_hop(costs, loads)
+
+
+def note(who: str) -> float:
+    """Seconds of a confirmation: half of what a message of no content and its answer cost the
+    worker or the server in a burst, beyond those of one alone."""
+    one, many = raw("notes")[0]
+    return float((many[who] - one[who]) / (many["count"] - one["count"]) / 2)
+
+
+def company() -> float:
+    """Speed of messages beside a process that computes: of one worker and its server, by the
+    processor time that is no computing."""
+    ratios = []
+    for name, kind in itertools.product(WORKLOADS, KINDS):
+        alone, beside = (
+            found["worker"] + found["server"] - statistics.mean(found["compute"])
+            for found in (raw(f"{kind}:1:{name}")[0], raw(f"beside:1:{name}:{kind}")[0])
+        )
+        ratios.append(alone / beside)
+    return min(1.0, float(np.exp(np.mean(np.log(ratios)))))
+
+
+def update(what: str) -> Cost:
+    """Cost of an update: of a push that makes one beyond a push that waits."""
+    ends = raw("close")[0]
+    return Cost(*line([(1, r["bytes"]) for r in ends], [r[what] - r["wait"] for r in ends]))
 
 
 def with_hop(costs: Costs, loads: list) -> Costs:
@@ -206,38 +305,44 @@ def with_hop(costs: Costs, loads: list) -> Costs:
 
     def error(hop: float) -> float:
         made = replace(costs, hop=float(hop))
-        return sum(np.log(one_worker(made, load).step_seconds / wall) ** 2 for load, wall in loads)
+        found = [one_worker(made, load, kind).step_seconds / wall for load, kind, wall in loads]
+        return sum(np.log(found) ** 2)
 
-    return replace(costs, hop=float(min(np.linspace(0, 2e-3, 41), key=error)))
+    coarse = min(np.linspace(0, 6e-4, 7), key=error)
+    fine = min((max(0.0, coarse + part) for part in np.linspace(-8e-5, 8e-5, 9)), key=error)
+    return replace(costs, hop=float(fine))
 
 
-def one_worker(costs: Costs, load: Workload) -> scaling.Outcome:
-    """A worker and its server on this host, simulated; a step's median."""
+def one_worker(costs: Costs, load: Workload, kind: str, beside: int = 0) -> scaling.Outcome:
+    """A worker and its server on this host, simulated."""
     calm = replace(load, spread=Spread())
-    return scaling.simulate(scaling.Scenario(calm, Sync(), exact=True, steps=12), costs)
+    scenario = scaling.Scenario(calm, POLICIES[kind], exact=True, steps=12, beside=beside)
+    return scaling.simulate(scenario, costs)
 
 
 def fitted(costs: Costs, loads: dict[str, Workload]) -> Costs:
     """One set of costs for everything that is checked and shown: those of the round trips, scaled
     to the processor seconds and step times of one worker that trains (beside computing, messages
     find colder caches): one factor for what a message costs and one for what a byte does, of
-    workers and of servers, from all workloads together."""
-    rows = {name: raw(f"dist_sync:1:{name}")[0] for name in loads}
+    workers and of servers, from all workloads and both kinds of policies together."""
+    rows = {(name, kind): raw(f"{kind}:1:{name}")[0] for name in loads for kind in KINDS}
     spent = {
         "worker": [r["worker"] - statistics.mean(r["compute"]) for r in rows.values()],
         "server": [r["server"] for r in rows.values()],
     }
     for _ in range(3):  # what is woken how often changes with the costs
-        whole = [one_worker(costs, load) for load in loads.values()]
-        bare = [one_worker(weighed(costs, who, 1.0, 0.0), load)
-                for who in ("worker", "server") for load in loads.values()]  # fmt: skip
-        for number, (who, seconds) in enumerate(spent.items()):
+        factors = {}
+        whole = [one_worker(costs, loads[name], kind) for name, kind in rows]
+        for who, seconds in spent.items():
             parts = []
-            for one, other in zip(whole, bare[number * len(loads) :], strict=False):
-                total, messages = (getattr(o, f"{who}_seconds") for o in (one, other))
+            for (name, kind), one in zip(rows, whole, strict=True):
+                bare = one_worker(weighed(costs, who, 1.0, 0.0), loads[name], kind)
+                total, messages = (getattr(o, f"{who}_seconds") for o in (one, bare))
                 parts.append((messages, total - messages))
-            costs = weighed(costs, who, *line(parts, seconds))
-    return with_hop(costs, [(load, middle(rows[n]["step"])) for n, load in loads.items()])
+            factors[who] = line(parts, seconds)
+        for who, pair in factors.items():
+            costs = weighed(costs, who, *pair)
+    return with_hop(costs, [(loads[n], k, middle(r["step"])) for (n, k), r in rows.items()])
 
 
 def weighed(costs: Costs, who: str, message: float, byte: float) -> Costs:
@@ -247,17 +352,24 @@ def weighed(costs: Costs, who: str, message: float, byte: float) -> Costs:
         if name.startswith(who):
             cost = getattr(costs, name)
             changed[name] = Cost(message * cost.message, byte * cost.byte)
-    wake = f"{who}_wake"
-    return replace(costs, **changed, **{wake: message * getattr(costs, wake)})
+    for name in (f"{who}_wake", f"{who}_note"):
+        changed[name] = message * getattr(costs, name)
+    return replace(costs, **changed)
 
 
-def speeds() -> tuple[float, float]:
-    """Speed of a core alone, and of each of two that compute."""
-    ratios = []
-    for name in WORKLOADS:
-        single = statistics.median(raw(f"alone:1:{name}")[0]["compute"])
-        ratios += [single / statistics.median(r["compute"]) for r in raw(f"alone:2:{name}")]
-    return 1.0, min(1.0, float(np.exp(np.mean(np.log(ratios)))))
+def speeds() -> dict:
+    """Speed of a core alone, of each of two that compute, and what is left of it when three
+    processes take turns."""
+    ratios = {}
+    for count in (2, 3):
+        found = []
+        for name in WORKLOADS:
+            single = statistics.mean(raw(f"alone:1:{name}")[0]["compute"])
+            each = [statistics.mean(r["compute"]) for r in raw(f"alone:{count}:{name}")]
+            found.append(np.mean([single / seconds for seconds in each]) * count / 2)
+        ratios[count] = float(np.exp(np.mean(np.log(found))))
+    pair = min(1.0, ratios[2])
+    return {"speed": (1.0, pair), "crowded": min(1.0, ratios[3] / pair)}
 
 
 def workloads() -> dict[str, Workload]:
@@ -294,6 +406,22 @@ def check(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
     return rows
 
 
+def crowds(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
+    """Step times of one worker beside processes that compute all the time, measured and
+    simulated: what two and three workers do to each other's turns, without their messages."""
+    rows = []
+    for policy, name, beside in itertools.product(KINDS, WORKLOADS, BESIDE):
+        measured = middle(raw(f"beside:{beside}:{name}:{policy}")[0]["step"])
+        model = one_worker(costs, loads[name], policy, beside).step_seconds
+        rows.append(
+            {
+                "policy": policy, "workload": name, "beside": beside,
+                "measured": measured, "model": model, "off": model / measured - 1,
+            }
+        )  # fmt: skip
+    return rows
+
+
 def middle(times: list[float]) -> float:
     """Mean of the middle four fifths: steps that something else interrupted are left out."""
     low, high = np.quantile(times, (0.1, 0.9))
@@ -304,19 +432,21 @@ def fit() -> dict:
     """Parameters and check, kept and printed."""
     loads = workloads()
     costs = fitted(fit_costs(), loads)
-    rows = check(costs, loads)
+    rows, crowded = check(costs, loads), crowds(costs, loads)
     found = {
         "costs": costs.to_json(),
         "workloads": {n: {"seconds": w.seconds, "sizes": w.sizes, "sigma": w.spread.sigma}
                       for n, w in loads.items()},
         "limit": LIMIT,
         "check": rows,
+        "beside": crowded,
         **benchmarks.facts(1),
     }  # fmt: skip
     TARGET.write_text(json.dumps(found, indent=1) + "\n")
     print("\n".join(costs.lines()))
-    for row in rows:
-        print(f"{row['policy']:10} {row['workload']:10} {row['workers']} workers: measured "
+    for row in [*rows, *crowded]:
+        how = f"1 beside {row['beside']}" if "beside" in row else f"{row['workers']} workers"
+        print(f"{row['policy']:10} {row['workload']:10} {how:10}: measured "
               f"{1e3 * row['measured']:7.2f} ms, model {1e3 * row['model']:7.2f} "
               f"({100 * row['off']:+.0f} %)")  # fmt: skip
     return found

@@ -133,7 +133,7 @@ def draw(found: dict, convergence: dict, lines: list[str]) -> None:
         numbers = range(1, 1 + len(run["accuracy"]))
         right.plot(numbers, [100 * a for a in run["accuracy"]], "o-", label=run["name"])
     right.set(xlabel="passes", ylabel="test accuracy (%)",
-              title="a small Inception-BN on Fashion-MNIST")  # fmt: skip
+              title="Inception-BN, an eighth of its filters, Fashion-MNIST")  # fmt: skip
     right.legend(fontsize=8)
     right.grid(alpha=0.3)
     figure.tight_layout(rect=(0, 0.03 * len(lines), 1, 1))
@@ -194,7 +194,11 @@ def main() -> None:
         found = json.loads(target.read_text())
     else:
         rows, missing = sweeps(parameters, args.seed)
-        found = {"machines": rows, "missing": missing, "passes": passes(parameters, args.seed)}
+        try:
+            pair = passes(parameters, args.seed)
+        except MixflowError as error:
+            raise SystemExit(f"nothing is drawn: {error}") from None
+        found = {"machines": rows, "missing": missing, "passes": pair}
         target.write_text(json.dumps(found, indent=1) + "\n")
     found["premises"] = [
         *simulate.premises(parameters, found["machines"]),

@@ -5,6 +5,7 @@ training: seconds of whole steps (compute, push and pull every key, wait) and of
 """
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -72,6 +73,24 @@ def trips(store):
     return rows, others.share()
 
 
+def notes(store):
+    """Rows for one and for many messages at once that say nothing, each with its answer."""
+    server, others, rows = server_clock(), Others(), []
+    for count in (1, 32):
+
+        def burst(count=count):
+            # Barrier 0 is behind everybody: the answer comes at once.
+            calls = [
+                store._link.call("note", lambda client, now: client.enter("server0", 0, now))
+                for _ in range(count)
+            ]
+            for call in calls:
+                call.wait(10.0)
+
+        rows.append({"count": count, **measured(burst, server)})
+    return rows, others.share()
+
+
 def measured(body, server):
     """Medians over blocks of rounds, in seconds per round."""
     for _ in range(3):
@@ -131,14 +150,27 @@ def alone():
     return {"compute": times}, others.share()
 
 
+def beside():
+    """Computes until whoever started it is gone."""
+    batch, _, _ = compute(task["workload"])
+    parent = os.getppid()
+    while os.getppid() == parent:
+        batch()
+
+
 if __name__ == "__main__":
+    if task["kind"] == "beside":
+        beside()
+        sys.exit()
     if task["kind"] == "alone":
         found, share = alone()
         rank = task["rank"]
     else:
         store = mx.kv.create(task["store"])
         store.set_optimizer(mx.optimizer.create("sgd", learning_rate=1e-6, momentum=0.9))
-        found, share = {"trips": trips, "training": training}[task["kind"]](store)
+        found, share = {"trips": trips, "training": training, "notes": notes}[task["kind"]](store)
         rank = store.rank
+        if store._link.local_bytes:
+            raise SystemExit("expected messages over the network only, got some by shared memory")
         store.close()
     (out / f"rank{rank}.json").write_text(json.dumps({"found": found, "others": share}))

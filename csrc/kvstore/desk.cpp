@@ -156,9 +156,10 @@ void ServerDesk::commit(Open& open, size_t slice, int64_t version) {
     LedgerPlace& place = armed.ledger;
     char* area = place.areas[1 - place.current];
     const uint64_t rounds = static_cast<uint64_t>(version - place.base);
-    const uint64_t head[3] = {place.text.size(), rounds, rounds * open.columns.size()};
+    const uint64_t parts = rounds * open.columns.size();
+    const uint64_t head[4] = {place.text.size(), place.value_at, rounds, parts};
     std::memcpy(area + 8, head, sizeof head);
-    std::memcpy(area + 32, place.text.data(), place.text.size());
+    std::memcpy(area + 40, place.text.data(), place.text.size());
     std::memcpy(area + place.value_at, open.board.value(slice), open.board.layout.bytes(slice));
     // The one store that makes it count.
     reinterpret_cast<std::atomic<uint64_t>*>(area)->store(++place.sequence,

@@ -10,8 +10,9 @@
 
 namespace mixflow::kvstore {
 
-// Where a slice's ledger file takes a value: the head of an area (sequence, bytes of text, rounds
-// and parts beyond that text), the text, the value. `mixflow/kvstore/ledger.py` says the same.
+// Where a slice's ledger file takes a value: the head of an area (sequence, bytes of text, where
+// the value begins, rounds and parts beyond that text), the text, the value.
+// `mixflow/kvstore/slice_file.py` says the same.
 struct LedgerPlace {
   char* areas[2] = {nullptr, nullptr};
   int current = 0;  // the area that counts

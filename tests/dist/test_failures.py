@@ -18,9 +18,9 @@ def test_two_killed_processes_change_neither_the_count_nor_the_curve():
     assert not quiet.wrong and not hurt.wrong
     assert jobs.is_exact(quiet) and jobs.is_exact(hurt)
     assert len([e for e in hurt.events if e.get("code") == -9]) == 2
-    both = [(a, b) for a, b in zip(quiet.curve, hurt.curve, strict=True) if not math.isnan(a + b)]
-    assert len(both) >= STEPS - jobs.HOLES
-    assert all(abs(a - b) < jobs.APART for a, b in both)
+    apart = [abs(a - b) for a, b in zip(quiet.curve, hurt.curve, strict=True)]
+    apart = [x for x in apart if not math.isnan(x)]
+    assert len(apart) >= STEPS - jobs.HOLES and sum(apart) / len(apart) < jobs.APART
     # The counter tells one push too many or too few, whichever it is.
     for change in (-1, 1):
         other = copy.deepcopy(hurt)

@@ -32,7 +32,7 @@ from test_jobs import COUNTER, progressed  # noqa: E402
 
 import mixflow as mx  # noqa: E402
 from mixflow.errors import MixflowError, ParamError  # noqa: E402
-from mixflow.kvstore import registry, snapshot  # noqa: E402
+from mixflow.kvstore import places, registry, snapshot  # noqa: E402
 from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
 from mixflow.kvstore.places import Room  # noqa: E402
@@ -40,12 +40,14 @@ from mixflow.kvstore.plan import SnapshotOptions  # noqa: E402
 from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
 from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
+FULL = bool(os.environ.get("MIXFLOW_FULL_COUNTS"))
+COUNT = 20 if FULL else 1
 NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
+#: A node that refuses connections is lost after a second; one that is only slow is not.
 HEALTH = {
     "health_check_period_ms": 300,
-    "health_check_timeout_ms": 500,
-    "health_check_failure_threshold": 2,
+    "health_check_timeout_ms": 20_000,
+    "health_check_failure_threshold": 3,
     "health_check_initial_delay_ms": 0,
 }
 
@@ -73,6 +75,10 @@ def nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before = memory()
     yield
+    left = coordinators() if ray.is_initialized() else []
+    for name in left:  # or all tests that follow would fail
+        ray.kill(ray.get_actor(name, namespace="mixflow"))
+    assert not left
     until(lambda: not of_jobs(tmp_path) and not memory() - before, 20)
     if ray.is_initialized():
         until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"], 20)
@@ -91,7 +97,7 @@ def of_jobs(folder):
 def job(folder, steps=20, pause=0.03, room=None, deadline=30.0, give_up=False, **options):
     command = [sys.executable, COUNTER, str(steps), str(pause), str(folder)]
     store = StoreOptions(deadline=deadline, repeat=0.1, bound=1000, give_up=give_up)
-    return Job(command, JobOptions(2, 2, store, deadline=120.0, **options), RaySpawner(room=room))
+    return Job(command, JobOptions(2, 2, store, deadline=240.0, **options), RaySpawner(room=room))
 
 
 def beside(made, act):
@@ -103,10 +109,11 @@ def beside(made, act):
             act()
         except BaseException as error:
             failed.append(error)
+            made.stop()
 
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()
-    code = made.run()
+    code = made.run()  # ends soon where the other side has failed
     thread.join(10)
     assert not failed, failed
     return code
@@ -141,11 +148,13 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
 
 
 class Doomed:
-    """A node more, that a job's first server and its workers are on."""
+    """A node more, that a job's first server and its workers are on: only it has room for both."""
+
+    room = Room(cpus_per_worker=2)
 
     def __init__(self, cluster):
         self._cluster = cluster
-        self.node = cluster.add_node(**NODE, resources={"doomed": 1})
+        self.node = cluster.add_node(**{**NODE, "num_cpus": 4})
         cluster.wait_for_nodes(30)
 
     def prepare(self, made):
@@ -167,12 +176,13 @@ class Doomed:
 
 def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
     doomed = Doomed(cluster)
-    made = job(tmp_path, steps=60, room=Room(workers="spread"))
+    made = job(tmp_path, steps=60, room=doomed.room)
     doomed.prepare(made)
 
     def kill():
         progressed(tmp_path, 10)
-        assert made.servers["server0"].host == doomed.node.node_id
+        here = [made.servers["server0"], *made.workers.values()]
+        assert {process.host for process in here} == {doomed.node.node_id}
         doomed.die()
 
     assert beside(made, kill) == 0
@@ -184,7 +194,7 @@ def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
 def test_without_a_stand_by_a_lost_node_takes_the_job_back(cluster, tmp_path, capfd, number):
     doomed, place = Doomed(cluster), tmp_path / "snapshots"
     saved = SnapshotOptions(str(place), versions=5)
-    made = job(tmp_path, steps=60, replicas=0, snapshots=saved)
+    made = job(tmp_path, steps=60, room=doomed.room, replicas=0, snapshots=saved)
     doomed.prepare(made)
 
     def kill():
@@ -201,10 +211,10 @@ def test_without_a_stand_by_a_lost_node_takes_the_job_back(cluster, tmp_path, ca
 
 
 def test_a_worker_that_never_comes_back_is_named_or_left_behind(cluster, tmp_path):
-    for give_up in (False, True):
+    for give_up in (False, True) if FULL else (False,):
         folder = tmp_path / str(give_up)
         folder.mkdir()
-        made = job(folder, steps=60, worker_restarts=0, deadline=5.0, give_up=give_up)
+        made = job(folder, steps=60, worker_restarts=0, give_up=give_up)
 
         def kill(made=made, folder=folder):
             progressed(folder, 5)
@@ -239,9 +249,9 @@ def test_what_the_cluster_lacks_is_said_in_time(cluster, tmp_path):
         Room(workers="heap")
 
 
-def test_workers_are_packed_and_servers_spread(cluster, tmp_path):
-    room = Room(cpus_per_worker=0.5)
-    made = job(tmp_path, steps=100000, pause=0.01, room=room)
+def test_workers_are_packed_and_servers_spread(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "NEWCOMER_SECONDS", 1.0)
+    made = job(tmp_path, steps=100000, pause=0.01)
 
     def look():
         progressed(tmp_path, 3)
@@ -251,10 +261,11 @@ def test_workers_are_packed_and_servers_spread(cluster, tmp_path):
         until(lambda: len(made.workers) == 1)
         made.scale(2)  # the place that is free
         until(lambda: [w["state"] for w in made.status()["workers"]] == ["at work"] * 2)
-        assert ray.available_resources()["CPU"] == 3
-        made.scale(9)
-        until(lambda: made.status()["refused"], 40)
-        assert "room for one more worker with 0.5 CPUs each" in made.status()["refused"]
+        assert ray.available_resources()["CPU"] == 2
+        made.scale(5)
+        until(lambda: made.status()["refused"])
+        assert "room for one more worker with 1 CPUs each" in made.status()["refused"]
+        until(lambda: [w["state"] for w in made.status()["workers"]] == ["at work"] * 4)
         enough(tmp_path)
 
     assert beside(made, look) == 0
@@ -302,6 +313,7 @@ def test_a_detached_job_outlives_its_terminals(cluster, tmp_path, number):
     until(lambda: not coordinators())
 
 
+@pytest.mark.skipif(not FULL, reason="full counts only")
 def test_a_detached_job_is_stopped(cluster, tmp_path, monkeypatch):
     detached(cluster, tmp_path, name="halt")
     found = status("halt")

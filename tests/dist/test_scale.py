@@ -7,10 +7,13 @@ import time
 
 import numpy as np
 import pytest
+from commands_support import enough, last_values, until
 from test_jobs import nothing_is_left_behind, progressed  # noqa: F401
 from test_snapshots import counting, ends, fitted, run, what
 
 from mixflow.errors import ParamError
+from mixflow.kvstore import snapshot
+from mixflow.kvstore.plan import SnapshotOptions
 
 pytest.importorskip("zmq")
 COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
@@ -89,6 +92,42 @@ def test_fit_with_a_joiner_and_leavers(tmp_path):
     assert steps[2] == list(range(first, last + 1)) and first > 0 and last < 49
     assert what(job).count("asked to leave") == 2
     assert all(np.isfinite(value).all() for value in weights.values())
+
+
+def test_a_job_that_goes_back_comes_to_the_number_that_was_asked_for(tmp_path):
+    place = tmp_path / "snapshots"
+    saved = SnapshotOptions(str(place), versions=5)
+    job = counting(tmp_path, steps=100000, hosts=2, replicas=0, snapshots=saved)
+
+    def at_work(returns):
+        found = job.status()
+        states = [worker["state"] for worker in found["workers"]]
+        return found["returns"] == returns and states == ["at work"] * 3
+
+    def act(job):
+        progressed(tmp_path, 5)
+        job.scale(3)
+        until(lambda: at_work(0) and snapshot.complete(place))
+        job.spawner.lose_host("host1")
+        until(lambda: at_work(1))
+        enough(tmp_path)
+
+    run(job, act)
+    (back,) = [e["snapshot"] for e in job.events if e["what"] == "rolled back"]
+    started = [e["who"] for e in job.events if e["what"] == "worker started"]
+    assert started == ["worker0", "worker1", "worker2", "worker0", "worker1", "worker3"]
+    steps = steps_of(tmp_path)
+    # Of the first timeline what the snapshot holds, of the second one all.
+    before = 2 * back + max(0, back - steps[2][0])
+    again = [done[first_again(done) :] for done in steps[:2]]
+    assert [done[0] for done in again] == [back, back] and steps[3][0] >= back
+    total = float(before + sum(map(len, again)) + len(steps[3]))
+    assert last_values(tmp_path) == {"small": [total], "big": [total]}
+
+
+def first_again(done):
+    """Where the steps of a worker begin again."""
+    return next(at for at in range(1, len(done)) if done[at] <= done[at - 1])
 
 
 def test_a_job_keeps_a_worker(tmp_path):

@@ -15,12 +15,14 @@ from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
 DEADLINE, STEPS = 3.0, 60
+#: Of the job that goes on meanwhile: some seconds for the one that comes back.
+MORE_STEPS = 140
 
 
-def stopped_job(folder, restarts, give_up, wake):
+def stopped_job(folder, restarts, give_up, wake, steps=STEPS):
     """A job whose worker 1 is stopped after some steps; `wake(job)` says when it may go on."""
     store = StoreOptions(deadline=DEADLINE, repeat=0.1, bound=1000, give_up=give_up)
-    command = [sys.executable, COUNTER, str(STEPS), "0.05", str(folder)]
+    command = [sys.executable, COUNTER, str(steps), "0.05", str(folder)]
     job = Job(command, JobOptions(2, 2, store, worker_restarts=restarts, deadline=100.0))
 
     def act():
@@ -73,13 +75,13 @@ def test_one_that_was_given_up_is_told_and_joins_again(tmp_path, capfd):
     def wake(job):
         progressed(tmp_path, 20, 0)  # without worker 1
 
-    job, code = stopped_job(tmp_path, 5, True, wake)
+    job, code = stopped_job(tmp_path, 5, True, wake, MORE_STEPS)
     assert code == 0 and ended(job)[0] == ("worker1", 1)
     assert "worker 1, which was given up after 3 s" in capfd.readouterr().err
     done = steps_of(tmp_path, 1)
-    assert steps_of(tmp_path, 0) == list(range(STEPS)) and done[-1] == STEPS - 1
-    missed = STEPS - len(set(done))
+    assert steps_of(tmp_path, 0) == list(range(MORE_STEPS)) and done[-1] == MORE_STEPS - 1
+    missed = MORE_STEPS - len(set(done))
     assert missed >= 5, "the rounds in which it stood still are closed without it"
     # Of the step in which it was stopped, any part may have arrived.
-    counted = 2.0 * STEPS - missed
+    counted = 2.0 * MORE_STEPS - missed
     assert cells(tmp_path, 0) == cells(tmp_path, 1) <= {counted, counted + 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,33 @@ def test_a_job_that_does_not_end_well_is_reported(programs: Any, monkeypatch: An
         assert text in runner.figures[cell.name]()["unfinished"]
 
 
+def test_cells_of_platforms_name_the_fastest_and_doubt_other_losses(load: Any) -> None:
+    module = load("platform_cells.py")
+
+    def row(case: str, rival: str, seconds: float | None, loss: float) -> dict[str, Any]:
+        timed = {"median_seconds": seconds} if seconds else {"unfinished": "not within 1 s"}
+        return {"case": case, "rival": rival, "loss": loss, **timed}
+
+    rows = [
+        row("a, sync, x", "ours", 2.0, 0.5),
+        row("a, sync, x", "mxnet", 3.0, 0.5001),
+        row("a, sync, x", "torch", 1.0, 0.6),
+        row("a, sync, x", "spark_mllib", None, 9.0),
+        row("b, async, x", "ours", 1.0, 0.5),
+        row("b, async, x", "mxnet", 4.0, 0.55),
+        row("c, staleness 3, x", "ours", 1.0, 0.5),
+    ]
+    lost, won, alone = module.cells(rows)
+    assert (lost["fastest"], lost["ratio"]) == ("torch", 0.5)
+    assert lost["spread"] == pytest.approx(0.1)
+    assert (won["fastest"], won["ratio"], alone["ratio"]) == ("mxnet", 4.0, None)
+    text = module.table([won, alone, lost]).splitlines()
+    assert text[2] == "| a, sync, x | 2 s | 1 s (torch) | 0.50 | 1.0e-01 (too much) |"
+    assert text[3] == "| b, async, x | 1 s | 4 s (mxnet) | 4.00 | 5.0e-02 |"
+    assert text[4] == "| c, staleness 3, x | 1 s | no other has it |  |  |"
+    assert text[-1].endswith("in 1 of 2 cells.")
+
+
 def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
     run = load("run.py")
     old = [{"case": c, "rival": r, "n": 1} for c in "ab" for r in ("ours", "mxnet")]
@@ -298,3 +326,20 @@ def test_overlap_by_blocks(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["hidden_quartiles"] == pytest.approx([0.8] * 3)
     assert row["hidden_by_trace"] == 0.5 and row["pause"] == 0.002
     assert overlap.figures([loud, loud])["rounds_left_out"] == 0  # it is all there is
+
+
+def test_the_table_of_failures_is_that_of_its_rows(load: Any) -> None:
+    pytest.importorskip("psutil")
+    report = load("failures/report.py")
+    paths = sorted((ROOT / "results" / "failures").glob("*.json"))
+    rows = [row for path in paths for row in json.loads(path.read_text())]
+    assert rows and all(row["right"] for row in rows)
+    assert report.table(rows) in report.DOCUMENT.read_text()
+    quiet, hurt = report.of(rows, "worker")
+    # Runs beside other work count, but their times say nothing.
+    slow = {**hurt[0], "seconds": 1000.0, "timed": False}
+    assert report.times(quiet, [slow, *hurt])[1] == report.times(quiet, hurt)[1]
+    assert report.cells(quiet, [slow, *hurt])[0] == str(len(hurt) + 1)
+    assert report.cells(quiet, [{**slow, "counter_exact": False}, *hurt])[1].startswith(
+        f"{len(hurt)} of "
+    )

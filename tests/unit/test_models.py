@@ -271,3 +271,14 @@ def test_shared_parameters_count_once():
     symbol = models.lstm_lm(11, 6, 6, 1, 4, tied=True)
     rows = mx.visualization.layer_table(symbol, {"data": (2, 4), "softmax_label": (2, 4)})
     assert sum(r["params"] for r in rows) == 11 * 6 + 11 + 2 * (24 * 6 + 24)
+
+
+def test_inception_bn_for_small_images_has_all_its_blocks():
+    small = models.inception_bn(10, divisor=8, small=True)
+    whole = models.inception_bn()
+    blocks = [n for n in whole.list_arguments() if n.startswith("in") and n.endswith("weight")]
+    assert [n for n in small.list_arguments() if n in set(blocks)] == blocks
+    inner = small.get_internals()["in5b_concat_output"]
+    assert inner.infer_shape(data=(2, 1, 28, 28))[1] == [(2, 1024 // 8, 4, 4)]
+    with pytest.raises(ParamError, match=r"expected a divisor of 1, 2, 4 \.\.\. 32, got 3"):
+        models.inception_bn(divisor=3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -65,6 +66,11 @@ def free_port() -> int:
 def program(name: str, cell: Cell, out: str, *more: str) -> list[str]:
     """The command of a rival's program, in this environment."""
     return [sys.executable, str(PROGRAMS / name), cell.to_json(), out, *more]
+
+
+def _die_with_parent() -> None:
+    """In a process of a platform: nobody else would end a server whose runner was killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -181,6 +187,7 @@ class Job:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    preexec_fn=_die_with_parent,
                 )
                 self._started.append(process)
         if self._cell in tasks.SAMPLED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..ndarray import NDArray
 from ..pipeline.partitions import Computer, Counts, Partition, Pool, Result, Rules
 from ..pipeline.partitions.dealing import Stage, checked_members, deal, replay, share, stage_of
 from ..pipeline.partitions.partition import canonical
+from ..pipeline.partitions.timeline import Timeline
 from .base import BatchIter, DataBatch, DataDesc, check_batch
 
 Array = np.ndarray[Any, Any]
@@ -111,6 +112,12 @@ class PartitionedIter(BatchIter):
             )
         self._seed, self._last, self._rank = seed, last, part_index
         self._taken, self._offset = 0, 0
+        #: Where a store's members are followed: the time with the present ones, the step that
+        #: comes next, and whether its changes have been heard of.
+        self._timeline: Timeline | None = None
+        self._store: Any = None
+        self._step, self._heard = 0, -1
+        self._heeded: set[Any] = set()
         self._names = data_name, label_name
         self._describe(source, batch_size * batches_per_partition)
         check_batch(type(self).__name__, (*self.provide_data, *self.provide_label))
@@ -173,6 +180,12 @@ class PartitionedIter(BatchIter):
         return self.pool.counts
 
     @property
+    def batches_done(self) -> int:
+        """Batches of this epoch that this worker has taken since its partitions were dealt."""
+        whole = self._taken - (self._result is not None)
+        return sum(map(self._batches_of, self._mine[:whole])) + self._offset
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next batch is of, from 0."""
         return self._epoch
@@ -190,6 +203,7 @@ class PartitionedIter(BatchIter):
             MixflowError: data that cannot be used (asking again gives the partition after it), no
                 executor that lives, or no result in time.
         """
+        self._heed()
         if self._result is None:
             self._take()
         assert self._result is not None
@@ -201,6 +215,7 @@ class PartitionedIter(BatchIter):
         data = [self._filled(rows["data"])]
         label = [self._filled(rows["label"])]
         self._offset += 1
+        self._step += 1
         if self._offset == self._batches_of(self._mine[self._taken - 1]):
             self._result.release()
             self._result, self._offset = None, 0
@@ -213,6 +228,12 @@ class PartitionedIter(BatchIter):
         if self._taken == len(self._mine) and self._result is None:
             self._begin_epoch(self._epoch + 1, [])
             self._fill_up()
+        elif self._timeline is not None:
+            if self._taken:
+                raise MixflowError(
+                    "[PartitionedIter] expected the epoch's end, got a reset before it: an "
+                    "iterator that follows a store goes through whole epochs"
+                )
         elif self._taken or self._stages:
             self._go_to(self._epoch + 1, [], 0, 0)
 
@@ -232,7 +253,7 @@ class PartitionedIter(BatchIter):
     @property
     def members(self) -> tuple[int, ...]:
         """Ranks that the partitions are dealt to."""
-        return self._members
+        return self._timeline.members if self._timeline is not None else self._members
 
     def redeal(self, members: Sequence[int], done: int | Mapping[int, int] | None = None) -> None:
         """Deals what is left of this epoch, and all that comes, to other workers.
@@ -256,6 +277,8 @@ class PartitionedIter(BatchIter):
                 "[PartitionedIter] expected the end of a partition, got one of which batch "
                 f"{self._offset} comes next; call redeal after the others of it"
             )
+        if self._timeline is not None:
+            raise MixflowError("[PartitionedIter] expected members of its store, got a redeal")
         chosen = checked_members(members)
         left = replay(self._count, self._epoch, self._stages)[0]
         dealt = deal(left, self._epoch, self._members)
@@ -263,6 +286,59 @@ class PartitionedIter(BatchIter):
         ended = stage_of(self._members, self._taken if done is None else done, most)
         self._members = chosen
         self._go_to(self._epoch, [*self._stages, ended], 0, 0)
+
+    def follow(self, store: Any) -> PartitionedIter:
+        """From now on the members are those of a job's store: what a worker that is lost or leaves
+        had left is dealt to the others, and one that joins takes part. Nothing is to be called
+        then; every example of an epoch comes once. Each batch waits until the step before is done
+        everywhere.
+
+        Args:
+            store: a synchronous one of several workers. This worker is where its steps are: a
+                restarted one goes on, one that joins begins among the others.
+
+        Returns:
+            This iterator.
+
+        Raises:
+            ParamError: several batches per partition.
+            MixflowError: a store that is not synchronous, or a batch was taken before.
+        """
+        if self._size != self.batch_size:
+            raise ParamError(
+                "[PartitionedIter] expected one batch per partition to follow a store, got "
+                f"{self._size // self.batch_size}"
+            )
+        if self._taken or self._stages or self._epoch:
+            raise MixflowError("[PartitionedIter] expected to follow a store from the first batch")
+        self._store, self._step = store, int(store.first_step)
+        self._timeline = Timeline.start(self._count, range(store.num_workers))
+        changes = store.changes_before(self._step, 0)
+        for step in sorted({change.before for change in changes}):
+            self._timeline = _changed(self._timeline, step, changes)
+        self._heard, self._heeded = self._step, set(changes)
+        epoch, taken = 0, 0
+        if self._rank in self._timeline.at:
+            epoch, taken = self._timeline.position(self._rank, self._step)
+        self._go_to(epoch, [], taken, 0)
+        return self
+
+    @property
+    def follows(self) -> bool:
+        """Whether its members are those of a store."""
+        return self._store is not None
+
+    def _heed(self) -> None:
+        """Hears of changes of the store's members before a step, once."""
+        if self._store is None or self._heard == self._step:
+            return
+        self._heard = self._step
+        changes = set(self._store.changes_before(self._step)) - self._heeded
+        if changes:
+            self._heeded |= changes
+            assert self._timeline is not None
+            self._timeline = _changed(self._timeline, self._step, changes)
+            self._go_to(self._timeline.at.get(self._rank, self._epoch), [], 0, 0)
 
     # -- position
 
@@ -278,6 +354,8 @@ class PartitionedIter(BatchIter):
             "batches": self._offset,
             "rank": self._rank,
             "identity": self._identity(),
+            "step": self._step,
+            "timeline": self._timeline.to_json() if self._timeline is not None else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -296,6 +374,11 @@ class PartitionedIter(BatchIter):
             if state["version"] != _VERSION or min(epoch, taken, offset) < 0:
                 raise ValueError
             mine = share(self._count, epoch, stages, members, self._rank)
+            timeline = None
+            if state.get("timeline") is not None:
+                timeline = Timeline.from_json(self._count, state["timeline"])
+                mine = timeline.hand(self._rank, epoch)
+            step = int(state.get("step", 0))
         except (KeyError, TypeError, ValueError):
             raise FormatError(
                 f"[PartitionedIter] expected a state of state_dict(), got {str(state)[:200]}"
@@ -308,6 +391,8 @@ class PartitionedIter(BatchIter):
         ]
         if rank != self._rank and taken + offset:
             different.append(f"part_index {self._rank} (saved: {rank})")
+        if self.follows and timeline is None:
+            different.append("members of a store (saved: none)")
         if different:
             raise FormatError(
                 "[PartitionedIter] expected the state of the same samples in the same order, got "
@@ -316,7 +401,8 @@ class PartitionedIter(BatchIter):
         if taken + bool(offset) > len(mine):
             raise FormatError(f"[PartitionedIter] expected a position in the epoch, got {taken}")
         self.current_batch = None
-        self._members = members
+        self._members, self._timeline = members, timeline
+        self._step = self._heard = step
         self._go_to(epoch, stages, taken, offset)
 
     def _identity(self) -> dict[str, Any]:
@@ -331,10 +417,12 @@ class PartitionedIter(BatchIter):
     # -- inside
 
     def _batches_of(self, number: int) -> int:
-        first = number * self._size
+        first = number % self._count * self._size
         return -(-(min(first + self._size, self._used) - first) // self.batch_size)
 
     def _partition(self, epoch: int, number: int) -> Partition:
+        if self._timeline is not None:
+            epoch, number = divmod(number, self._count)
         first = number * self._size
         start = epoch * self._samples
         end = min(first + self._size, self._used)
@@ -355,17 +443,23 @@ class PartitionedIter(BatchIter):
 
     def _begin_epoch(self, epoch: int, stages: list[Stage]) -> None:
         self._epoch, self._stages = epoch, stages
-        self._mine = share(self._count, epoch, stages, self._members, self._rank)
+        self._mine = self._hand(epoch)
         #: Partitions taken in this stage, the one under way included; batches given of that.
         self._taken, self._offset = 0, 0
 
+    def _hand(self, epoch: int) -> list[int]:
+        """This worker's partitions of an epoch from now on; numbered over all epochs where a store
+        is followed."""
+        if self._timeline is not None:
+            return self._timeline.hand(self._rank, epoch)
+        stages = self._stages if epoch == self._epoch else []
+        return share(self._count, epoch, stages, self._members, self._rank)
+
     def _fill_up(self) -> None:
         """Has partitions computed up to the bound, also of the next epoch."""
-        while len(self._pending) < self.ahead and self._rank in self._members:
+        while len(self._pending) < self.ahead and self._rank in self.members:
             epoch, place = self._ahead_at
-            mine = self._mine
-            if epoch != self._epoch:
-                mine = deal(range(self._count), epoch, self._members)[self._rank]
+            mine = self._mine if epoch == self._epoch else self._hand(epoch)
             if place < len(mine):
                 number = self.pool.submit(self._partition(epoch, mine[place]))
                 self._pending.append((epoch, mine[place], number))
@@ -397,3 +491,11 @@ class PartitionedIter(BatchIter):
         memory[: len(rows)] = rows
         memory[len(rows) :] = rows[-1]
         return made
+
+
+def _changed(timeline: Timeline, step: int, changes: Iterable[Any]) -> Timeline:
+    """The time that begins with the changes before a step."""
+    now = [change for change in changes if change.before == step]
+    left = {c.worker: c.step for c in now if not c.joined}
+    joined = {c.worker: c.step for c in now if c.joined}
+    return timeline.changed(step, left, joined)

@@ -16,6 +16,7 @@ from ..optimizer.describe import rebuild
 from ..optimizer.optimizer import state_list
 from .messages import Array
 from .row_gradients import RowGradient, replace
+from .touched import Touched
 
 
 class Optimizing:
@@ -46,8 +47,9 @@ class Optimizing:
         """Without an optimizer a sum replaces the value."""
         return self._updater is None and not self.needs_optimizer
 
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
-        """Updates `value` in place; the rows of a `RowGradient` alone where the optimizer can.
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> bool:
+        """Updates `value` in place; the rows of a `RowGradient` alone where the optimizer can
+        (True then).
 
         Raises:
             MixflowError: no optimizer is set and pushes are applied one by one.
@@ -59,15 +61,15 @@ class Optimizing:
                     "asynchronous store, got none; call set_optimizer"
                 )
             replace(value, merged)
-            return
+            return False
         self._at_own_step(key)
         if isinstance(merged, RowGradient):
-            self._apply_rows(key, value, merged)
-            return
+            return self._apply_rows(key, value, merged)
         weight = self._weight(key, value)
         gradient = _as_tensor(merged, self._gradient_dtype(weight, merged))
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
+        return False
 
     def _at_own_step(self, key: str) -> None:
         """Schedules go by a slice's own number of updates: those of others may be a step ahead,
@@ -80,8 +82,9 @@ class Optimizing:
                 self._schedules[key] = copy.deepcopy(self._schedule)
             optimizer.lr_scheduler = self._schedules[key]
 
-    def _apply_rows(self, key: str, value: Array, merged: RowGradient) -> None:
-        """An update by rows: weight and states are seen as tables of rows for it."""
+    def _apply_rows(self, key: str, value: Array, merged: RowGradient) -> bool:
+        """An update by rows: weight and states are seen as tables of rows for it. True: nothing
+        else has changed, states that were set since the last update included."""
         shape = (value.size // merged.width, merged.width)
         table = value.reshape(shape)
         weight: Any = RowSparseNDArray(shape, value.dtype)
@@ -91,6 +94,7 @@ class Optimizing:
         dtype = self._gradient_dtype(weight, merged.rows.values)
         gradient: Any = RowSparseNDArray(shape, dtype)
         gradient.set_rows(merged.rows)
+        new_states = key not in self._weights
         self._weight(key, value)  # makes the states
         assert self._updater is not None
         name = self._name(key)
@@ -99,8 +103,11 @@ class Optimizing:
         weight.wait_to_read()
         for state in state_list(states):
             state.wait_to_read()
-        if weight.cell.values is not table:  # an optimizer that updates every row made a new one
-            table[...] = weight.asnumpy()
+        if weight.cell.values is table:
+            return not new_states
+        # An optimizer that updates every row made a new table.
+        table[...] = weight.asnumpy()
+        return False
 
     def _gradient_dtype(self, weight: Any, merged: Array) -> Any:
         """Sums of 16-bit gradients are float32; they stay so for a float32 copy of the weight."""
@@ -181,16 +188,19 @@ class Optimizing:
     def _set_rescale(self, value: dict[str, Any]) -> None:
         self._optimizer("rescale").rescale_grad = float(value["value"])
 
-    def states(self, key: str) -> dict[str, Array]:
-        """Copies of the optimizer's states of a slice, and its number of updates."""
+    def states(self, key: str, touched: Touched | None = None) -> dict[str, Array]:
+        """Copies of the optimizer's states of a slice, or of their rows, and its number of
+        updates."""
         if self._updater is None:
             return dict(self._pending.get(key, {}))
         if key in self._pending:
             states = dict(self._pending[key])
         else:
             found = state_list(self._updater.states.get(key))
+            size = self._weights[key][0].size if key in self._weights else 0
             states = {
-                str(number): state.asnumpy().reshape(-1) for number, state in enumerate(found)
+                str(number): _copied(state, touched if state.size == size else None)
+                for number, state in enumerate(found)
             }
         count = self._updater.optimizer._counts.get(key, 0)
         return states | {"count": np.array([count], np.int64)}
@@ -205,6 +215,14 @@ class Optimizing:
             optimizer = self._updater.optimizer
             optimizer._counts[key] = int(count[0])
             optimizer.num_update = max(optimizer.num_update, int(count[0]))
+
+
+def _copied(state: nd.NDArray, touched: Touched | None) -> Array:
+    """A flat copy of a state, or of the rows of it that were touched."""
+    if touched is None:
+        return state.asnumpy().reshape(-1)
+    state.wait_to_read()
+    return touched.of(np.from_dlpack(state))
 
 
 def _as_tensor(merged: Array, dtype: Any) -> nd.NDArray:

@@ -14,14 +14,14 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .slots import Reader, add_reader
+from .slots import Reader, Readers
 
 
 class Barriers:
     """Who is at which barrier, and who waits there (`waiting`)."""
 
     def __init__(self) -> None:
-        self.waiting: list[Reader] = []
+        self.waiting = Readers()
         self._counts: dict[int, int] = {}
         self._places: dict[int, tuple[int, int]] = {}
         #: The steps with which workers go on that have joined in the middle.
@@ -39,7 +39,7 @@ class Barriers:
             Whether something has changed that is to be kept.
         """
         worker, place = reader.worker, (step, turn)
-        add_reader(self.waiting, reader)
+        self.waiting.add(reader)
         count, known = self._counts.get(worker, 0), self._places.get(worker, (0, 0))
         # A worker that is started again comes to barriers that the others have passed.
         self._counts[worker], self._places[worker] = max(reader.clock, count), max(place, known)

@@ -13,6 +13,7 @@ from .messages import Applied, Array, Message, Outgoing
 from .policy import Member
 from .slots import Ledger, Memory, Slot
 from .snapshot import Capture, Source
+from .touched import NOTHING, Touched, union
 
 #: Bytes from which a slice's commit may wait until its values are on their way.
 DEFER_BYTES = 256 << 10
@@ -50,7 +51,8 @@ class Books:
         #: Whether `finish` is called after what `handle` and `tick` gave has been sent.
         self.deferring = False
         self._shard = shard
-        self._uncommitted: dict[str, Slot] = {}
+        #: What of each slice is still to be committed.
+        self._uncommitted: dict[str, Touched | None] = {}
         self._unconfirmed: Outgoing = []
 
     def send(self, to: str, message: Message) -> None:
@@ -88,38 +90,48 @@ class Books:
             applied = Applied(self.name, number, tuple(later), self.incarnation)
             self._unconfirmed.append((sender, applied))
 
-    def commit(self, key: str, slot: Slot) -> None:
-        """Makes a slice's state the durable one."""
-        self._keep(key, slot)
+    def commit(self, key: str, slot: Slot, touched: Touched | None = None) -> None:
+        """Makes a slice's state the durable one; `touched`: what of it has changed."""
+        self._keep(key, slot, touched)
         self.capture.see(key, self._shard)
 
-    def commit_soon(self, key: str, slot: Slot) -> None:
+    def commit_soon(self, key: str, slot: Slot, touched: Touched | None = None) -> None:
         """`commit` that may wait until the slice's values, which many wait for, have been sent."""
         if self.deferring and slot.value.nbytes >= DEFER_BYTES:
-            self._uncommitted[key] = slot
+            self._defer(key, touched)
             # At once: the next round may be closed before the commit.
             self.capture.see(key, self._shard)
         else:
-            self.commit(key, slot)
+            self.commit(key, slot, touched)
+
+    def _defer(self, key: str, touched: Touched | None) -> None:
+        before = self._uncommitted.get(key, NOTHING)
+        self._uncommitted[key] = union(before, touched)
 
     def commit_progress(self, key: str, slot: Slot) -> None:
         """`commit` of a slice of which only the progress has changed: the version is the same."""
         if key not in self._uncommitted:
-            self._keep(key, slot)
+            self._keep(key, slot, NOTHING)
 
     def commit_roster(self) -> None:
         """Makes membership, settings and directory the durable ones."""
         self.ledger.commit_roster(self._shard.roster())
 
-    def _keep(self, key: str, slot: Slot) -> None:
-        if self.ledger.durable:
-            self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
+    def _keep(self, key: str, slot: Slot, touched: Touched | None) -> None:
+        if not self.ledger.durable:
+            return
+        if touched is not None:
+            states = slot.applier.states(key, touched)
+            rows = touched.of(slot.value)
+            if self.ledger.commit_rows(key, touched, rows, states, slot.progress):
+                return
+        self.ledger.commit(key, slot.value, slot.applier.states(key), slot.progress)
 
     def finish(self) -> Outgoing:
         """Commits what could wait, and gives the confirmations of it. Values could be sent before:
         after a crash the same pushes give the same values."""
-        for key, slot in self._uncommitted.items():
-            self._keep(key, slot)
+        for key, touched in self._uncommitted.items():
+            self._keep(key, self.slots[key], touched)
         self._uncommitted.clear()
         found, self._unconfirmed = self._unconfirmed, []
         return found

@@ -127,11 +127,13 @@ class Catalog:
         self._settings = [kept for kept in self._settings if kept[0] != setting]
         self._settings.append((setting, value))
 
-    def ask(self, message: Ask) -> None:
-        """Reports how far every slice has come."""
-        books = self._books
-        report = {key: slot.progress.to_json() for key, slot in books.slots.items()}
-        books.send(message.sender, Report(books.name, message.number, report, books.incarnation))
+    def ask(self, message: Ask, members: dict[str, Any]) -> None:
+        """Reports how far every slice has come, and what is known of the members."""
+        books, report = self._books, {}
+        if not message.brief:
+            report = {key: slot.progress.to_json() for key, slot in books.slots.items()}
+        found = Report(books.name, message.number, report, books.incarnation, **members)
+        books.send(message.sender, found)
 
     def states(self, key: str) -> dict[str, Array]:
         """Optimizer states of a slice, by name."""

@@ -305,9 +305,9 @@ class Client:
         """Waits at a barrier (see `Enter`) for all live workers."""
         return self.tell([server], lambda me, n: Enter(me, n, self.worker, count, step, turn), now)
 
-    def ask(self, servers: Iterable[str], now: float) -> Ticket:
+    def ask(self, servers: Iterable[str], now: float, brief: bool = False) -> Ticket:
         """Asks every server for its `Report`."""
-        return self.tell(servers, Ask, now)
+        return self.tell(servers, lambda me, n: Ask(me, n, brief), now)
 
     def place(self, server: str, keys: Mapping[str, tuple[Any, ...]], now: float) -> Ticket:
         """Asks where keys live: by key, elements, dtype, bytes per element."""
@@ -526,6 +526,12 @@ class Client:
         """Whether every slice knows this worker."""
         states = [state for report in reports.values() for state in report.slices.values()]
         return all(self.worker in dict(state["clocks"]) for state in states)
+
+    def repeat_soon(self, server: str, now: float) -> None:
+        """A server is at another place: what it has not answered is said again at the next tick."""
+        for request in self._requests.values():
+            if request.server == server:
+                request.repeat_at, request.tries = now, 0
 
     def silent(self, now: float, seconds: float) -> bool:
         """Whether some request has been without any answer for so long."""

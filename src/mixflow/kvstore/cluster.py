@@ -273,10 +273,10 @@ class Job:
                 self._note("stopped", "job")
                 return STOPPED
             self._obey()
+            self._look_after_servers()  # first: with a lost host all may begin again
             code = self._look_after_workers()
             if code:
                 return code
-            self._look_after_servers()
             self._take_snapshots()
             time.sleep(POLL_SECONDS)
         self._end_snapshots()

@@ -29,7 +29,10 @@ class Cost(NamedTuple):
 
 _FREE = Cost()
 #: Names of the costs of messages.
-MESSAGES = ("worker_send", "worker_receive", "server_receive", "server_close", "server_send")
+MESSAGES = (
+    "worker_send", "worker_receive",
+    "server_receive", "server_close", "server_apply", "server_send",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,38 +42,53 @@ class Costs:
     Args:
         worker_send, worker_receive: a worker's thread that talks to the servers.
         server_receive: a server takes a push (decodes it, adds it to the sum of its round).
-        server_close: a server makes an update of a slice and commits it.
+        server_close: a server sums a round of a slice, updates it and commits it.
+        server_apply: the same of a single push, where there are no rounds.
         server_send: a server sends values.
+        worker_note, server_note: a worker takes, or a server sends, the word that a push has
+            arrived or is applied.
         worker_wake, server_wake: seconds that the thread of a worker's link or of a server takes to
             begin when it had nothing to do.
         hop: seconds until a message between two processes of a host is noticed.
         cores: processor cores of a host.
         speed: speed of each core when 1, 2, ... cores are busy, relative to one alone (memory
             and caches are shared); the last one counts for more.
+        crowded: the same when threads take turns on a core.
+        company: speed of work on messages while others of the host compute (caches are colder).
+        turn: seconds that a thread keeps a core for which others wait.
+        migrate: seconds that a thread waits before an idle core takes it over.
+        balance: seconds until one is moved from a longer to a shorter queue.
     """
 
     worker_send: Cost = _FREE
     worker_receive: Cost = _FREE
     server_receive: Cost = _FREE
     server_close: Cost = _FREE
+    server_apply: Cost = _FREE
     server_send: Cost = _FREE
+    worker_note: float = 0.0
+    server_note: float = 0.0
     worker_wake: float = 0.0
     server_wake: float = 0.0
     hop: float = 0.0
     cores: int = 1
     speed: tuple[float, ...] = (1.0,)
+    crowded: float = 1.0
+    company: float = 1.0
+    turn: float = 4e-3
+    migrate: float = 5e-4
+    balance: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.cores < 1 or not self.speed or min(self.speed) <= 0:
+        if self.cores < 1 or not self.speed or min(*self.speed, self.crowded, self.company) <= 0:
             raise ParamError(
                 "[simulate] expected at least one core and speeds above 0, got "
-                f"{self.cores} and {self.speed}"
+                f"{self.cores}, {self.speed}, {self.crowded} and {self.company}"
             )
 
-    def rate(self, tasks: int) -> float:
-        """Speed of each of some tasks of one thread on a host."""
-        busy = min(tasks, self.cores)
-        return min(1.0, self.cores / tasks) * self.speed[min(busy, len(self.speed)) - 1]
+    def rate(self, busy: int) -> float:
+        """Speed of each of some cores that are busy."""
+        return self.speed[min(busy, len(self.speed)) - 1]
 
     def lines(self) -> list[str]:
         """The parameters in words, one per line."""
@@ -80,9 +98,18 @@ class Costs:
             found.append(f"{name}: {1e6 * cost.message:.0f} us + {1e9 * cost.byte:.3f} ns/B")
         speeds = ", ".join(f"{s:.2f}" for s in self.speed)
         found.append(
+            f"a confirmation: worker {1e6 * self.worker_note:.0f} us, server "
+            f"{1e6 * self.server_note:.0f} us; messages run at {self.company:.2f} of their speed "
+            "while others of the host compute"
+        )
+        found.append(
             f"wake: worker {1e6 * self.worker_wake:.0f} us, server {1e6 * self.server_wake:.0f} us"
         )
-        found.append(f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}")
+        found.append(
+            f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}, "
+            f"{self.crowded:.2f} of it in turns of {1e3 * self.turn:g} ms; moved after "
+            f"{1e3 * self.migrate:g} ms to an idle core, {1e3 * self.balance:g} ms to another"
+        )
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from .host import NAME as MERGER
 from .host import address_of, ensure
 from .messages import Report
 from .options import StoreOptions, policy_of
-from .policy import Backup
+from .policy import Backup, Sync
 from .pulse import Pulse, State
 from .rendezvous import Enquirer
 from .snapshot import Snapshot
+from .tenures import Change, changes_of, total
 from .transport.local import host_id, is_there, name_of
 from .transport.segments import available
 from .transport.zeromq import Link
@@ -116,6 +117,7 @@ class Member(KVStore):
         self._resumed = resumed
         self._pulse: Pulse | None = None
         self._lease: Lease | None = None
+        self._known_changes: dict[str, Any] = {}
         self.first_step = self.steps_to_skip = self._take_part(client, life)
 
     def _take_part(self, client: Client, life: int) -> int:
@@ -127,11 +129,13 @@ class Member(KVStore):
             return 0
         rounds = self.options.policy.rounds
         reports = self._reports()
-        # A newcomer that died before all servers knew it is one still: it has pushed nothing.
-        if expected or (life and client.has_joined(reports)):
+        # A newcomer that died before all servers knew it is one still: it has pushed nothing. One
+        # that was given up comes back as one: the others have gone on.
+        known = all(self._rank in dict(report.members) for report in reports.values())
+        if known and (expected or (life and client.has_joined(reports))):
             first = client.resume(reports, rounds=rounds)
             self._join(self._peers(), first, next(self._epoch))
-            return first
+            return self._after_rounds(client, first) if rounds else first
         first = client.newcomer(reports, rounds=rounds)
         self._join(self._servers, first, next(self._epoch))
         # Rounds may have been closed meanwhile; now that every server waits for this worker, none
@@ -141,6 +145,43 @@ class Member(KVStore):
             self._join(self._servers, latest, next(self._epoch))
         if client.via:
             self._join([client.via], latest, next(self._epoch))
+        return latest
+
+    def changes_before(self, step: int, first: int | None = None) -> list[Change]:
+        """Changes of the job's members that take effect before a step, the same for all workers
+        (see `tenures`); this worker's earlier steps are waited for.
+
+        Args:
+            step: of this worker, over all its lives.
+            first: those from this step on; None: of `step` alone.
+
+        Raises:
+            MixflowError: the store is not synchronous: steps of workers are not ordered.
+        """
+        if not isinstance(self.options.policy, Sync):
+            raise MixflowError(
+                "[kvstore] expected a store of 'dist_sync' to follow its members, got "
+                f"'{self._name}': its workers' steps have no common order"
+            )
+        if step > self.first_step:
+            self._wait_for_pushes()
+        brief = self._wait("members", lambda c, now: c.ask(self._servers, now, brief=True)).reports
+        if first is None and total(brief) == self._known_changes:
+            return []
+        found = changes_of(self._reports(), max(step, self.first_step))
+        if all(change.before <= step for change in found):
+            self._known_changes = total(brief)
+        lowest = step if first is None else first
+        own = Change(self._rank, True, step)  # it begins a step before the others know it
+        return [c for c in found if lowest <= c.before <= step or c == own]
+
+    def _after_rounds(self, client: Client, first: int) -> int:
+        """Where a worker goes on that joins again at step `first`: later, if it had been given up
+        and rounds were closed without it until now; its pushes would be taken for seen."""
+        if client.resume(self._reports(), rounds=True) <= first:
+            return first
+        latest = client.newcomer(self._reports(), rounds=True)
+        self._join(self._peers(), latest, next(self._epoch))
         return latest
 
     def _reports(self) -> Mapping[str, Report]:

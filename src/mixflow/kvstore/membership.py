@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import MixflowError
 from .barriers import Barriers
 from .books import Books
+from .client import EPOCHS
 from .messages import Done, Enter, Join, Leave, Push
 from .policy import Member
 from .reads import Wait
@@ -34,6 +35,11 @@ class Membership:
         books.members.update((worker, Member()) for worker in range(workers))
         #: Workers that were not waited for any more, until they join again.
         self._given_up: set[int] = set()
+        #: Of those that were members: worker, first step, and by slice the end of what counts.
+        self._tenures: list[tuple[int, int, dict[str, int]]] = []
+        #: Step at which a member's time began; a restarted one was never away.
+        self._since = dict.fromkeys(range(workers), 0)
+        self._changes = 0
         self._epochs: dict[int, int] = {}
         self._barriers = Barriers()
 
@@ -44,6 +50,18 @@ class Membership:
         self._epochs = {int(w): int(epoch) for w, epoch in roster["epochs"]}
         self._barriers.restore(roster["barriers"])
         self._given_up = {int(w) for w in roster.get("given_up", ())}
+        self._changes = int(roster.get("changes", 0))
+        since = roster.get("since", [(w, 0) for w, _ in roster["members"]])
+        self._since = {int(w): int(step) for w, step in since}
+        self._tenures = [(int(w), int(f), dict(ends)) for w, f, ends in roster.get("tenures", ())]
+
+    def forget_open_rounds(self) -> None:
+        """After a restart: what stood in open rounds comes again, but for those that have left."""
+        for _, _, ends in self._tenures:
+            for key in ends:
+                slot = self._books.slots.get(key)
+                if slot is not None:
+                    ends[key] = min(ends[key], slot.progress.version)
 
     def to_json(self) -> dict[str, Any]:
         """Its part of the roster."""
@@ -52,6 +70,9 @@ class Membership:
             "epochs": sorted(self._epochs.items()),
             "barriers": self._barriers.to_json(),
             "given_up": sorted(self._given_up),
+            "changes": self._changes,
+            "tenures": list(self._tenures),
+            "since": sorted(self._since.items()),
         }
 
     def join(self, message: Join) -> None:
@@ -59,6 +80,10 @@ class Membership:
         again later on."""
         books = self._books
         if self._is_news(message.worker, message.epoch):
+            self._changes += 1
+            is_second = message.epoch % EPOCHS > 0  # a newcomer that begins later than it had said
+            if message.worker not in books.members or is_second:
+                self._since[message.worker] = message.first
             books.members[message.worker] = Member(message.first)
             self._given_up.discard(message.worker)
             self._barriers.join(message.worker, message.first)
@@ -76,9 +101,28 @@ class Membership:
     def drop(self, workers: Iterable[int]) -> None:
         """Expects nothing more of workers."""
         for worker in workers:
-            self._books.members.pop(worker, None)
+            self._end_tenure(worker)
         self._books.commit_roster()
         self._open_barrier()
+
+    def _end_tenure(self, worker: int) -> None:
+        self._changes += 1
+        if self._books.members.pop(worker, None) is None:
+            return
+        ends = {}
+        for key, slot in self._books.slots.items():
+            step = slot.progress.version
+            while worker in slot.progress.rounds.get(step, ()):
+                step += 1
+            ends[key] = step
+        self._tenures.append((worker, self._since.pop(worker, 0), ends))
+
+    def report(self, brief: bool) -> dict[str, Any]:
+        """Its part of a `Report`."""
+        if brief:
+            return {"changes": self._changes}
+        members = [(w, self._since.get(w, 0)) for w in sorted(self._books.members)]
+        return {"changes": self._changes, "members": members, "tenures": list(self._tenures)}
 
     def give_up(self, workers: Iterable[int]) -> None:
         """`drop` of workers that did not say that they leave: they may come back."""

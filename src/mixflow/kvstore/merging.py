@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import MixflowError
 from .messages import Array
 from .row_gradients import RowGradient, add, added, replace
+from .touched import Touched
 
 #: Bytes from which a second thread is worth its start.
 PARALLEL_BYTES = 2 << 20
@@ -118,15 +119,16 @@ class Assign:
 
     replaces = True
 
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> bool:
         """Copies the merged gradient over the value."""
         replace(value, merged)
+        return False
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes no setting."""
         raise MixflowError(f"[kvstore server] expected an applier with settings, got {setting!r}")
 
-    def states(self, key: str) -> dict[str, Array]:
+    def states(self, key: str, touched: Touched | None = None) -> dict[str, Array]:
         """Keeps nothing."""
         return {}
 
@@ -139,6 +141,7 @@ class Add(Assign):
 
     replaces = False
 
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> bool:
         """Adds the merged increments to the value."""
         add(value, merged)
+        return isinstance(merged, RowGradient)

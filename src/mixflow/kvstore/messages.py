@@ -139,7 +139,10 @@ class Configure(Message):
 
 @dataclass(slots=True)
 class Ask(Message):
-    """Asks for a server's `Report`: what it has of each worker and slice."""
+    """Asks for a server's `Report`: what it has of each worker and slice. In `brief`, only how
+    often its members have changed."""
+
+    brief: bool = False
 
 
 @dataclass(slots=True)
@@ -239,10 +242,15 @@ class Done(Message):
 
 @dataclass(slots=True)
 class Report(Message):
-    """A server's state in figures: versions, clocks by worker, applied and dropped parts."""
+    """A server's state in figures: versions, clocks by worker, applied and dropped parts; its
+    members with their first steps; and of those that were, the first step and by slice the step up
+    to which their parts count. `changes` counts all that is said of members."""
 
     slices: dict[str, dict[str, Any]] = field(default_factory=dict)
     incarnation: int = 0
+    changes: int = 0
+    members: list[tuple[int, int]] = field(default_factory=list)
+    tenures: list[tuple[int, int, dict[str, int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -256,17 +264,23 @@ class Failed(Message):
 @dataclass(slots=True)
 class Replicate(Message):
     """A shard's committed record for the shard that stands by for it; the number orders a
-    process's records. `key` '' is the roster. Answered by `Replicated`."""
+    process's records. `key` '' is the roster. Answered by `Replicated`.
+
+    With `base` it is a difference to the record of that number: arrays are given in full or as the
+    rows in `rows`, int64: the values per row, then rising row numbers."""
 
     key: str = ""
     incarnation: int = 0
     record: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
+    rows: dict[str, Array] = field(default_factory=dict)
+    base: int = 0
 
 
 @dataclass(slots=True)
 class Replicated(Message):
-    """The record of this key and number, or a later one, is kept here too."""
+    """The record of this key and number, or a later one, is kept here too. Number 0: a difference
+    came to a record that is not here; the whole is needed."""
 
     key: str = ""
     incarnation: int = 0

@@ -15,7 +15,8 @@ NIPS 2013; backup workers from Chen et al., "Revisiting Distributed Synchronous 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
@@ -70,6 +71,17 @@ class Progress:
     applied: int = 0
     stale: int = 0
     decided: dict[int, Steps] = field(default_factory=dict)
+    #: Whom `awaits` has found last. No part of the state.
+    awaited: int | None = field(default=None, compare=False)
+
+    def awaits(self, members: Members, waits_for: Callable[[int], bool]) -> bool:
+        """Whether some member is waited for. Asked after every push, and nearly always it is the
+        one that was found last time: so a thousand workers cost a walk now and then."""
+        known = self.awaited
+        if known is not None and known in members and waits_for(known):
+            return True
+        self.awaited = next((w for w in members if waits_for(w)), None)
+        return self.awaited is not None
 
     def decide(self, part: Part) -> None:
         """A part's lot is cast: it was counted or dropped."""
@@ -177,12 +189,21 @@ class Policy:
         return last + 1
 
     def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
-        """Whether a worker that has pushed `clock` steps may read now: nobody is `missing`.
+        """Whether a worker that has pushed `clock` steps may read now: nobody is `missing`."""
+        opens = self.opens(progress, members, clock)
+        return opens and self.has_own(progress, members, worker, clock)
 
-        Asked for every waiting reader after every push, so policies override it by something that
-        does not walk over a thousand members.
+    def opens(self, progress: Progress, members: Members, clock: int) -> bool:
+        """Whether reads at `clock` wait for no other worker.
+
+        Asked after every push, once for all that wait at a clock, so it should not walk over a
+        thousand members.
         """
-        return not self.missing(progress, members, worker, clock)
+        return True
+
+    def has_own(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+        """Whether a reader waits for no push of its own. Asked where `opens` holds."""
+        return True
 
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int
@@ -215,15 +236,14 @@ class Sync(Policy):
         """True when all that are expected have pushed."""
         step = progress.version
         got = progress.rounds.get(step, set())
-        # Ends at the first who is missing: asked after every push.
-        if any(w not in got and m.expects(step) for w, m in members.items()):
+        if progress.awaits(members, lambda w: w not in got and members[w].expects(step)):
             return False
         if got:
             return True
         # Nobody takes part in this step any more: go on where a later one is under way.
         return any(later > step for later in progress.rounds)
 
-    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+    def opens(self, progress: Progress, members: Members, clock: int) -> bool:
         """Whether the round before `clock` is closed."""
         return progress.version >= clock
 
@@ -257,6 +277,10 @@ class Async(Policy):
             progress.applied += 1
         progress.version += 1
 
+    def has_own(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+        """Whether the reader's own pushes have all come."""
+        return progress.clock(worker, members) >= clock
+
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int
     ) -> frozenset[int]:
@@ -281,15 +305,15 @@ class Bounded(Async):
         if self.staleness < 0:
             raise ParamError(f"[dist_ssp] expected a staleness >= 0, got {self.staleness}")
 
-    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
-        """Ends at the first worker that is too far behind."""
-        if progress.clock(worker, members) < clock:
-            return False
+    def opens(self, progress: Progress, members: Members, clock: int) -> bool:
+        """Whether nobody is too far behind; who was when last asked is asked first."""
         bound = clock - self.staleness
-        return not any(
-            progress.clock(w, members) < bound and member.expects(progress.clock(w, members))
-            for w, member in members.items()
-        )
+
+        def behind(worker: int) -> bool:
+            at = progress.clock(worker, members)
+            return at < bound and members[worker].expects(at)
+
+        return not progress.awaits(members, behind)
 
     def missing(
         self, progress: Progress, members: Members, worker: int, clock: int
@@ -342,8 +366,11 @@ class Backup(Policy):
     def complete(self, progress: Progress, members: Members) -> bool:
         """True when `take` workers, or all that are alive, have pushed."""
         got = progress.rounds.get(progress.version, set())
-        alive = sum(m.expects(progress.version) for m in members.values())
-        return bool(got) and len(got) >= min(self.take, max(alive, 1))
+        if not got or len(got) >= self.take:
+            return bool(got)
+        # Ends as soon as there are more than have pushed.
+        alive = (w for w, m in members.items() if m.expects(progress.version))
+        return next(itertools.islice(alive, len(got), None), None) is None
 
     def close(self, progress: Progress) -> None:
         """Closes the round `progress.version`."""
@@ -356,7 +383,7 @@ class Backup(Policy):
         """The version that was read, if that is ahead."""
         return max(last + 1, version)
 
-    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
+    def opens(self, progress: Progress, members: Members, clock: int) -> bool:
         """Whether the round before `clock` is closed."""
         return progress.version >= clock
 

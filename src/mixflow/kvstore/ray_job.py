@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import logging
+import os
 import sys
 import threading
 import time
@@ -48,6 +49,8 @@ class Coordinator:
         self._ready = threading.Event()
         self._card: dict[str, Any] = {}
         self._error = ""
+        if task["cache"]:  # the cluster's own environment is not that of the launcher
+            os.environ["XDG_CACHE_HOME"] = str(task["cache"])
         registry.Claim(self._args.name).end(keep=True)
         self._folder = registry.place() / self._args.name
         # The actor's process is this job's alone: what it and its workers say is the job's log.
@@ -120,7 +123,8 @@ def start(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
     )
     wait = ANSWER_SECONDS + 2 * float(task["deadline"])
     try:
-        card = _asked(ray, kind.remote(dict(task)), wait)
+        actor = kind.remote({**task, "cache": os.environ.get("XDG_CACHE_HOME", "")})
+        card = _asked(ray, actor, wait)
         return {**card, "far": not Path(card["folder"], "job.json").exists()}
     except ValueError:
         raise ParamError(

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Protocol
 
 from ..errors import MixflowError
 from .books import Books
 from .messages import Array, Failed, Message, Pull, Values
 from .policy import Part
 from .row_gradients import chosen
-from .slots import Reader, Slot, add_reader
+from .slots import Reader, Readers, Slot
+
+
+class Waiters(Protocol):
+    """Readers that can be gone through, and taken out."""
+
+    def __iter__(self) -> Iterator[Reader]: ...
+
+    def remove(self, reader: Reader, /) -> None:
+        """Takes one out."""
+
 
 #: Something that is waited for: in words, by whom, and whom each waits for.
-Wait = tuple[str, list[Reader], Callable[[Reader], frozenset[int]]]
+Wait = tuple[str, Waiters, Callable[[Reader], frozenset[int]]]
 
 
 class Reads:
@@ -22,7 +33,7 @@ class Reads:
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._early: dict[str, list[Reader]] = {}
+        self._early: dict[str, Readers] = {}
         #: Slices with readers, and some that have none any more.
         self._awaited: dict[str, None] = {}
         #: When readers that are held are let go, and of which slice: a heap.
@@ -37,7 +48,7 @@ class Reads:
             if key in slots:
                 self._add(key, reader)
             else:
-                add_reader(self._early.setdefault(key, []), reader)
+                self._early.setdefault(key, Readers()).add(reader)
         return [key for key in message.clocks if key in slots]
 
     def park(self, message: Message, parts: Mapping[str, tuple[Part, ...]], now: float) -> None:
@@ -51,12 +62,12 @@ class Reads:
         slot = self._books.slots[key]
         self._awaited[key] = None
         reader.after, reader.until = slot.lateness.hold(reader.worker)
-        if add_reader(slot.readers, reader) and reader.after > slot.progress.version:
+        if slot.readers.add(reader) and reader.after > slot.progress.version:
             heapq.heappush(self._holds, (reader.until, key))
 
     def initialised(self, key: str, slot: Slot) -> None:
         """A slice is there: who waited for that waits for its version now."""
-        slot.readers = self._early.pop(key, [])
+        slot.readers = self._early.pop(key, Readers())
         self._awaited[key] = None
 
     def next_release(self) -> float | None:
@@ -76,7 +87,7 @@ class Reads:
         ready: dict[tuple[str, int], dict[str, Array | None]] = {}
         for key in keys:
             slot = self._books.slots[key]
-            for reader in [r for r in slot.readers if self._may_read(slot, r, now)]:
+            for reader in self._ready(slot, now):
                 slot.readers.remove(reader)
                 ready.setdefault((reader.sender, reader.number), {})[key] = reader.rows
         for (sender, number), found in ready.items():
@@ -93,11 +104,17 @@ class Reads:
         versions = {key: books.slots[key].progress.version for key in found}
         books.send(sender, Values(books.name, number, values, versions, books.incarnation))
 
-    def _may_read(self, slot: Slot, reader: Reader, now: float) -> bool:
-        if slot.progress.version < reader.after and now < reader.until:
-            return False
-        members = self._books.members
-        return slot.policy.may_read(slot.progress, members, reader.worker, reader.clock)
+    def _ready(self, slot: Slot, now: float) -> list[Reader]:
+        """Who may read a slice now. Of those at a clock that is not open, none is looked at."""
+        policy, progress, members = slot.policy, slot.progress, self._books.members
+        return [
+            reader
+            for clock in slot.readers.clocks()
+            if policy.opens(progress, members, clock)
+            for reader in slot.readers.at(clock)
+            if policy.has_own(progress, members, reader.worker, clock)
+            and (progress.version >= reader.after or now >= reader.until)
+        ]
 
     def waits(self) -> Iterable[Wait]:
         """Every list of readers."""

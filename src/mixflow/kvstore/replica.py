@@ -3,7 +3,8 @@
 The hazard: a confirmation that outlives the state it speaks of. So what confirms (`Applied`,
 `Done`, `Placed`, and a `Report`, on which a restarted worker builds) is held back until the shard
 that stands by has acknowledged every record committed before it. A record is the whole state of a
-slice, so that it may be repeated, lost, or overtaken by a later one: the later number wins. A
+slice, or, where rows of it were changed, those rows and the number of the record that they change:
+one of a key is under way at a time, so it may be repeated or lost, and is never put on another. A
 shard that starts in the place of a lost one fetches the records; from then on the one that stands
 by refuses those of the old process, which may still be alive behind a broken network and can then
 confirm nothing any more.
@@ -33,14 +34,12 @@ from .messages import (
     Report,
 )
 from .policy import Progress
+from .replicator import ROSTER, VALUE, Replicator
 from .server import Outgoing, Shard
 from .slots import Ledger
+from .touched import Touched, patch
 
 CONFIRMATIONS = (Applied, Done, Kept, Placed, Report)
-ROSTER = ""
-VALUE = ""
-#: Bytes per second of a link that is slow but works.
-SLOW_LINK = 10e6
 #: Records that a recovering shard asks for at a time.
 FETCH_AT_ONCE = 16
 #: A stand-by that has yet to be named.
@@ -55,6 +54,17 @@ class ReplicaStore(Protocol):
     ) -> None:
         """Keeps a record (`head`: plain values), in place of an older one of the key. It may be
         called with arrays that change later."""
+
+    def put_rows(
+        self,
+        origin: str,
+        key: str,
+        head: Mapping[str, Any],
+        touched: Touched,
+        values: Mapping[str, Array],
+    ) -> bool:
+        """`put` of which arrays may be given as the rows that were touched. False: it takes a
+        `put`."""
 
     def head(self, origin: str, key: str) -> dict[str, Any] | None:
         """A record's plain values, or None."""
@@ -78,6 +88,21 @@ class MemoryReplicas:
         """Keeps copies."""
         copied = {name: value.copy() for name, value in values.items()}
         self._records.setdefault(origin, {})[key] = (dict(head), copied)
+
+    def put_rows(
+        self,
+        origin: str,
+        key: str,
+        head: Mapping[str, Any],
+        touched: Touched,
+        values: Mapping[str, Array],
+    ) -> bool:
+        """Changes the rows of what is kept."""
+        _, kept = self._records[origin][key]
+        if not patch(kept, touched, values, kept[VALUE].size):
+            return False
+        self._records[origin][key] = (dict(head), kept)
+        return True
 
     def head(self, origin: str, key: str) -> dict[str, Any] | None:
         """A record's plain values, or None."""
@@ -109,12 +134,32 @@ class StandBy:
         if message.incarnation < self._fence(message.sender):
             return []
         number = (message.incarnation, message.number)
-        known = self.store.head(message.sender, message.key)
-        if known is None or tuple(known["number"]) < number:
+        found = self.store.head(message.sender, message.key)
+        known = tuple(found["number"]) if found else (-1, 0)
+        kept = message.number
+        if known < number:
             head = {"number": list(number), "record": message.record}
-            self.store.put(message.sender, message.key, head, message.values)
-        answer = Replicated(self.name, message.number, message.key, message.incarnation)
+            if not message.base:
+                self.store.put(message.sender, message.key, head, message.values)
+            elif known != (message.incarnation, message.base) or not self._change(message, head):
+                kept = 0
+        answer = Replicated(self.name, kept, message.key, message.incarnation)
         return [(message.sender, answer)]
+
+    def _change(self, message: Replicate, head: dict[str, Any]) -> bool:
+        """Puts a difference on the record that it belongs to, if it fits."""
+        rows = message.rows.get(VALUE)
+        if rows is None or not len(rows):
+            return False
+        touched = Touched(int(rows[0]), rows[1:])
+        origin, key = message.sender, message.key
+        if self.store.put_rows(origin, key, head, touched, message.values):
+            return True
+        _, kept = self.store.get(origin, key) or ({}, {})
+        if VALUE not in kept or not patch(kept, touched, message.values, kept[VALUE].size):
+            return False
+        self.store.put(origin, key, head, kept)
+        return True
 
     def fetch(self, message: Fetch) -> Outgoing:
         """Gives a record, or the list of them, to the shard's new process."""
@@ -132,135 +177,6 @@ class StandBy:
         return int(found["fence"]) if found else 0
 
 
-@dataclass(slots=True)
-class Item:
-    """The newest record of a key that is not acknowledged; `oldest` is the number of the first
-    that is not."""
-
-    number: int
-    oldest: int
-    record: dict[str, Any]
-    values: dict[str, Array]
-    flying: int = 0
-    repeat_at: float = 0.0
-    tries: int = 0
-
-
-class Replicator:
-    """Sends a shard's records to the one that stands by.
-
-    Args:
-        name, incarnation: of the shard's process.
-        everything: all records as they are now, for another stand-by.
-        repeat: seconds until a record is sent again.
-        waits: whether a stand-by will be named: nothing is confirmed before.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        incarnation: int,
-        everything: Callable[[], Iterable[tuple[str, dict[str, Any], dict[str, Array]]]],
-        repeat: float = 1.0,
-        waits: bool = False,
-    ) -> None:
-        self._waits = waits
-        self.name, self.incarnation, self.repeat = name, incarnation, repeat
-        #: Name and storage of the stand-by; None where there is no other host.
-        self.backup: tuple[str, str] | None = None
-        self._everything = everything
-        self._number = 0
-        self._items: dict[str, Item] = {}
-        self._unsynced: set[str] = set()
-        self._held: list[tuple[int, str, Message]] = []
-
-    @property
-    def holds(self) -> bool:
-        """Whether confirmations wait for a stand-by."""
-        return self._waits or self.backup is not None
-
-    @property
-    def synced(self) -> bool:
-        """Whether the stand-by has had every record once."""
-        return self.backup is not None and not self._unsynced
-
-    def stand_by(self, backup: tuple[str, str] | None) -> Outgoing:
-        """Another shard stands by from now on, or another storage of it; it gets everything.
-        Without one, what was held back is let go."""
-        if backup == self.backup and not self._waits:
-            return []
-        self.backup, self._waits = backup, False
-        self._items.clear()
-        self._unsynced.clear()
-        if backup is not None:
-            for key, record, values in self._everything():
-                self._number += 1
-                self._items[key] = Item(self._number, 1, record, values)
-                self._unsynced.add(key)
-        return self._release()
-
-    def commit(self, key: str, record: dict[str, Any], values: Mapping[str, Array]) -> None:
-        """A record of a slice was committed here; arrays are copied."""
-        if self.backup is None:
-            return
-        self._number += 1
-        copied = {name: value.copy() for name, value in values.items()}
-        item = self._items.get(key)
-        if item is None:
-            self._items[key] = Item(self._number, self._number, record, copied)
-        else:
-            item.number, item.record, item.values = self._number, record, copied
-
-    def hold(self, to: str, message: Message) -> Outgoing:
-        """A confirmation of what was committed so far: now, or when it is acknowledged."""
-        self._held.append((self._number, to, message))
-        return self._release()
-
-    def acknowledged(self, message: Replicated) -> Outgoing:
-        """The stand-by has a record."""
-        item = self._items.get(message.key)
-        known = self.backup is not None and message.sender == self.backup[0]
-        if item is None or not known or message.incarnation != self.incarnation:
-            return []
-        if message.number < item.oldest:
-            return []  # a copy of an earlier word
-        self._unsynced.discard(message.key)
-        item.oldest, item.flying, item.tries = message.number + 1, 0, 0
-        if message.number >= item.number:
-            del self._items[message.key]
-        return self._release()
-
-    def _release(self) -> Outgoing:
-        if self._waits:
-            return []
-        sure = min((item.oldest for item in self._items.values()), default=self._number + 1)
-        ready = [(to, message) for number, to, message in self._held if number < sure]
-        self._held = [held for held in self._held if held[0] >= sure]
-        return ready
-
-    def send(self, now: float) -> Outgoing:
-        """Records that are new or overdue; one of a key at a time."""
-        if self.backup is None:
-            return []
-        found: Outgoing = []
-        for key, item in self._items.items():
-            if item.flying and now < item.repeat_at:
-                continue
-            size = sum(value.nbytes for value in item.values.values())
-            item.flying = item.number
-            item.repeat_at = now + self.repeat * min(2**item.tries, 8) + size / SLOW_LINK
-            item.tries += 1
-            message = Replicate(
-                self.name, item.number, key, self.incarnation, item.record, item.values
-            )
-            found.append((self.backup[0], message))
-        return found
-
-    def next_time(self) -> float | None:
-        """When `send` next has something to repeat."""
-        return min((item.repeat_at for item in self._items.values()), default=None)
-
-
 class Mirror:
     """A ledger whose commits go to a replicator too."""
 
@@ -269,11 +185,33 @@ class Mirror:
     def __init__(self, ledger: Ledger, replicator: Replicator) -> None:
         self._ledger = ledger
         self._replicator = replicator
+        #: By key, the arrays that are as long as the slice.
+        self._in_rows: dict[str, frozenset[str]] = {}
 
     def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
         """See `Ledger`."""
         self._ledger.commit(key, value, states, progress)
-        self._replicator.commit(key, progress.to_json(), {VALUE: value, **states})
+        arrays = {VALUE: value, **states}
+        self._in_rows[key] = frozenset(n for n, array in arrays.items() if array.size == value.size)
+        self._replicator.commit(key, progress.to_json(), arrays)
+
+    def commit_rows(
+        self,
+        key: str,
+        touched: Touched,
+        value: Array,
+        states: dict[str, Array],
+        progress: Progress,
+    ) -> bool:
+        """See `Ledger`."""
+        in_rows = self._in_rows.get(key)
+        if in_rows is None:  # not since this process began
+            return False
+        if not self._ledger.commit_rows(key, touched, value, states, progress):
+            return False
+        arrays = {VALUE: value, **states}
+        self._replicator.commit(key, progress.to_json(), arrays, touched, in_rows)
+        return True
 
     def place(self, key: str) -> Any:
         """See `Ledger`; what a stand-by has to have can't go another way."""
@@ -329,7 +267,7 @@ class ReplicatedShard:
         waits: bool = False,
     ) -> None:
         self.name, self.incarnation = name, incarnation
-        self.replicator = Replicator(name, incarnation, self._everything, repeat, waits)
+        self.replicator = Replicator(name, incarnation, self, repeat, waits)
         self.standing_by = StandBy(name, store)
         self._make, self._ledger, self._repeat = make, ledger, repeat
         self._recovery = Recovery(recover) if recover else None
@@ -400,12 +338,19 @@ class ReplicatedShard:
         """Whether it serves."""
         return self._shard is not None
 
-    def _everything(self) -> Iterable[tuple[str, dict[str, Any], dict[str, Array]]]:
+    def keys(self) -> Iterable[str]:
+        """Keys of its records."""
         assert self._shard is not None
-        yield ROSTER, self._shard.roster(), {}
-        for key, slot in self._shard.slots.items():
-            states = {n: s.copy() for n, s in self._shard.states(key).items()}
-            yield key, slot.progress.to_json(), {VALUE: slot.value.copy(), **states}
+        return [ROSTER, *self._shard.slots]
+
+    def record(self, key: str) -> tuple[dict[str, Any], dict[str, Array]]:
+        """A record as it is now, as copies."""
+        assert self._shard is not None
+        if key == ROSTER:
+            return self._shard.roster(), {}
+        slot = self._shard.slots[key]
+        states = {name: state.copy() for name, state in self._shard.states(key).items()}
+        return slot.progress.to_json(), {VALUE: slot.value.copy(), **states}
 
     def handle(self, message: Message, now: float) -> Outgoing:
         """Serves one message and returns what to send (see `Shard.handle`)."""

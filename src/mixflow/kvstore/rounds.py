@@ -20,6 +20,7 @@ from .policy import Part, Verdict
 from .reads import Reads
 from .row_gradients import RowGradient
 from .slots import Slot
+from .touched import NOTHING, Touched
 
 #: Gives the values of a gradient for a slice of some size: an array or `RowGradient`.
 Decode = Callable[[Gradient, int], Any]
@@ -154,9 +155,9 @@ class Rounds:
         books, slot = self._books, self._books.slots[key]
         steps = {part.step for part in parts}
         if not slot.policy.rounds:
-            slot.applier.apply(key, books.writable(slot), values, len(parts))
+            touched = self._apply(key, slot, values, len(parts))
             slot.policy.admit(slot.progress, parts, books.members)
-            books.commit(key, slot)
+            books.commit(key, slot, touched)
             return True
         if len(steps) != 1:
             raise MixflowError(
@@ -174,9 +175,7 @@ class Rounds:
 
     @staticmethod
     def _await(slot: Slot, step: int, message: Message) -> None:
-        waiting = slot.pushes.setdefault(step, [])
-        if (message.sender, message.number) not in waiting:
-            waiting.append((message.sender, message.number))
+        slot.pushes.setdefault(step, {})[message.sender, message.number] = None
 
     def settle(self, keys: Iterable[str], now: float) -> None:
         """Closes the rounds that are complete, and answers what waited for that."""
@@ -199,15 +198,23 @@ class Rounds:
         """Applies a complete round; returns the pushes that it held."""
         step = slot.progress.version
         merged = slot.sums.pop(step, None)
+        touched: Touched | None = NOTHING
         if merged is not None:
-            self._update(key, slot, merged, len(slot.progress.rounds[step]))
+            touched = self._update(key, slot, merged, len(slot.progress.rounds[step]))
         slot.policy.close(slot.progress)
         slot.lateness.closed(now)
-        self._books.commit_soon(key, slot)
-        return slot.pushes.pop(step, [])
+        self._books.commit_soon(key, slot, touched)
+        return list(slot.pushes.pop(step, {}))
 
-    def _update(self, key: str, slot: Slot, merged: Sum, count: int) -> None:
+    def _update(self, key: str, slot: Slot, merged: Sum, count: int) -> Touched | None:
         if slot.applier.replaces:
             merged.into(self._books.writable(slot, keep=False))
-        else:
-            slot.applier.apply(key, self._books.writable(slot), merged.result(), count)
+            return None
+        return self._apply(key, slot, merged.result(), count)
+
+    def _apply(self, key: str, slot: Slot, values: Any, count: int) -> Touched | None:
+        """Updates a slice; returns what of it has changed."""
+        value = self._books.writable(slot)
+        if slot.applier.apply(key, value, values, count) and isinstance(values, RowGradient):
+            return Touched(values.width, values.rows.numbers)
+        return None

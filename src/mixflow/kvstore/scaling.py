@@ -4,11 +4,10 @@ The hazard is a figure for a thousand machines from a model that is wrong for tw
 made of parts that are measured (`costs.py`), every message is handled by the code of real jobs, and
 `mixflow simulate` refuses to go further than the model has been checked.
 
-Model. A host has cores that its tasks share equally. Each worker's link and each server is one
+Model. A host has cores with a queue each (`cores.py`). Each worker's link and each server is one
 thread: it does one thing after the other, and sends before it receives. A message costs its sender
 and its receiver processor time (`Costs`), passes the uplink of one host and the downlink of the
-other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed. Confirmations cost
-nothing of their own: they are part of what a push was measured to cost.
+other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed.
 
 Many servers that hold equal shares are played by a few: each message of a worker to one of them
 stands for `weight` messages of the same size on the worker's side, and for itself on the server's.
@@ -27,8 +26,9 @@ import numpy as np
 
 from ..errors import ParamError
 from .client import Ticket
+from .cores import Processor
 from .costs import Costs, Workload
-from .messages import Array, Gradient, Message, Push, Values
+from .messages import Applied, Array, Gradient, Message, Push, Received, Values
 from .policy import Part, Policy
 from .server import Add
 from .sharding import Directory
@@ -39,56 +39,15 @@ PLAYERS = 4
 _Action = Callable[[], None]
 
 
-class Processor:
-    """Cores of a host, shared equally by the tasks that run; each task has one thread."""
-
-    def __init__(self, world: World, costs: Costs) -> None:
-        self._world = world
-        self._costs = costs
-        self._tasks: list[tuple[list[float], _Action]] = []
-        self._since = 0.0
-        self._version = 0
-
-    def run(self, work: float, then: _Action) -> None:
-        """Runs a task of so many seconds of a free core; then `then`."""
-        self._advance()
-        self._tasks.append(([work], then))
-        self._plan()
-
-    def _advance(self) -> None:
-        """Takes off what has been done since the last change."""
-        if self._tasks:
-            done = (self._world.now - self._since) * self._costs.rate(len(self._tasks))
-            for left, _ in self._tasks:
-                left[0] -= done
-        self._since = self._world.now
-
-    def _plan(self) -> None:
-        self._version += 1
-        if self._tasks:
-            least = max(0.0, min(left[0] for left, _ in self._tasks))
-            end = self._world.now + least / self._costs.rate(len(self._tasks))
-            self._world.at(end, partial(self._finish, self._version))
-
-    def _finish(self, version: int) -> None:
-        if version != self._version:
-            return
-        self._advance()
-        ended = [task for task in self._tasks if task[0][0] <= 1e-12]
-        self._tasks = [task for task in self._tasks if task[0][0] > 1e-12]
-        self._plan()
-        for _, then in ended:
-            then()
-
-
 class Thread:
     """Does one thing after the other on a processor; what is `urgent` comes first.
 
     `wake` seconds pass before the first thing when there was nothing to do; `used` counts all.
     """
 
-    def __init__(self, processor: Processor, wake: float = 0.0) -> None:
+    def __init__(self, processor: Processor, wake: float = 0.0, name: str = "") -> None:
         self.used = 0.0
+        self._name = name
         self._processor = processor
         self._wake = wake
         self._urgent: deque[tuple[float, _Action]] = deque()
@@ -109,7 +68,7 @@ class Thread:
         while self._urgent or self._queue:
             work, then = (self._urgent or self._queue).popleft()
             if work > 0:
-                self._processor.run(work, partial(self._done, then))
+                self._processor.run(work, partial(self._done, then), self._name, False)
                 return
             then()
         self._busy = False
@@ -149,6 +108,8 @@ class TimedWorld(World):
         seed: int = 0,
         weight: float = 1.0,
         on_devices: bool = False,
+        rounds: bool = True,
+        beside: int = 0,
     ) -> None:
         super().__init__(network, seed)
         self.costs = costs
@@ -157,13 +118,15 @@ class TimedWorld(World):
         self.hosts: dict[int, Host] = {}
         self._host_of = host_of
         self._on_devices = on_devices
+        self._update = costs.server_close if rounds else costs.server_apply
+        self._beside = beside
         self._threads: dict[str, Thread] = {}
 
     def host(self, name: str) -> Host:
         """The host of a node."""
         number = self._host_of(name)
         if number not in self.hosts:
-            self.hosts[number] = Host(Processor(self, self.costs))
+            self.hosts[number] = Host(Processor(self, self.costs, self._beside))
         return self.hosts[number]
 
     def thread(self, name: str) -> Thread:
@@ -171,7 +134,7 @@ class TimedWorld(World):
         if name not in self._threads:
             is_server = name.startswith("server")
             wake = self.costs.server_wake if is_server else self.costs.worker_wake
-            self._threads[name] = Thread(self.host(name).processor, wake)
+            self._threads[name] = Thread(self.host(name).processor, wake, name)
         return self._threads[name]
 
     def compute(self, name: str, seconds: float, then: _Action) -> None:
@@ -179,7 +142,7 @@ class TimedWorld(World):
         if self._on_devices:
             self.at(self.now + seconds, then)
         else:
-            self.host(name).processor.run(seconds, then)
+            self.host(name).processor.run(seconds, then, name)
 
     def nbytes(self, message: Message) -> float:
         """Bytes of the arrays of a message."""
@@ -189,7 +152,7 @@ class TimedWorld(World):
 
     def close(self, server: str, key: str) -> None:
         """A server spends what an update of a slice costs."""
-        cost = self.costs.server_close.of(self.sizes[key])
+        cost = self._update.of(self.sizes[key])
         self.thread(server).run(cost, _nothing, urgent=True)
 
     def _travel(self, sender: str, to: str, message: Message, late: float) -> None:
@@ -198,6 +161,8 @@ class TimedWorld(World):
             cost = self.costs.worker_send.of(nbytes * many, many)
         elif isinstance(message, Values):
             cost = self.costs.server_send.of(nbytes)
+        elif isinstance(message, (Received, Applied)):
+            cost = self.costs.server_note
         then = partial(self._leave, sender, to, message, late)
         self.thread(sender).run(cost, then, urgent=True)
 
@@ -227,6 +192,8 @@ class TimedWorld(World):
             cost = self.costs.server_receive.of(nbytes)
         elif isinstance(message, Values):
             cost = self.costs.worker_receive.of(nbytes * many, many)
+        elif isinstance(message, (Received, Applied)):
+            cost = self.costs.worker_note * many
         self.thread(to).run(cost, partial(self._arrive, to, message))
 
 
@@ -240,10 +207,11 @@ class ChargedAdd(Add):
     def __init__(self, charge: Callable[[str], None]) -> None:
         self._charge = charge
 
-    def apply(self, key: str, value: Array, merged: Array, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Array, count: int) -> bool:
         """Adds the merged increments to the value."""
-        super().apply(key, value, merged, count)
+        rows_only = super().apply(key, value, merged, count)
         self._charge(key)
+        return rows_only
 
 
 class Joined:
@@ -327,6 +295,7 @@ class Scenario:
         steps: of each worker.
         on_devices: computing takes no core of the host.
         exact: every key and server as it is; else equal shares, played by `PLAYERS` servers.
+        beside: tasks that compute all the time on each host.
 
     Raises:
         ParamError: a count below 1.
@@ -344,6 +313,7 @@ class Scenario:
     steps: int = 10
     on_devices: bool = False
     exact: bool = False
+    beside: int = 0
 
     def __post_init__(self) -> None:
         counts = (self.machines, self.workers, self.devices, self.servers, self.steps)
@@ -454,6 +424,8 @@ def build(scenario: Scenario, costs: Costs, seed: int) -> Cluster:
         seed=seed,
         weight=scenario.servers / scenario.players,
         on_devices=scenario.on_devices,
+        rounds=scenario.policy.rounds,
+        beside=scenario.beside,
     )
     pieces = [piece for _, units in plan for unit in units for piece in unit]
     world.sizes.update({piece.name: piece.nbytes for piece in pieces})

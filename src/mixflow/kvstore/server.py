@@ -96,6 +96,7 @@ class Shard:
             self._catalog.restore(roster)
             self._lending.restore(roster)
         self._catalog.restore_slices()
+        self._membership.forget_open_rounds()
 
     def _handlers_by_message(self) -> dict[type[Message], Callable[[Any, float], None]]:
         rounds, catalog = self.rounds, self._catalog
@@ -109,7 +110,7 @@ class Shard:
             Place: lambda message, now: catalog.place(message),
             Init: self._init,
             Configure: lambda message, now: catalog.configure(message),
-            Ask: lambda message, now: catalog.ask(message),
+            Ask: self._ask,
             FetchStates: lambda message, now: catalog.fetch_states(message),
             PutStates: self._put_states,
             Lend: self._lend,
@@ -215,6 +216,9 @@ class Shard:
     def _push(self, message: Push, now: float) -> None:
         self._membership.check_pushers(message, self.deadline)
         self.rounds.push(message, now)
+
+    def _ask(self, message: Ask, now: float) -> None:
+        self._catalog.ask(message, self._membership.report(message.brief))
 
     def _init(self, message: Init, now: float) -> None:
         self._catalog.init(message)

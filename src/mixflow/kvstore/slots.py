@@ -7,7 +7,8 @@ slice's value, the optimizer's states and the progress become durable, all or no
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from .lateness import Lateness
 from .merging import Sum
 from .messages import Array
 from .policy import Policy, Progress
+from .touched import Touched, patch
 
 
 class Applier(Protocol):
@@ -24,9 +26,10 @@ class Applier(Protocol):
     def replaces(self) -> bool:
         """Whether a merged gradient is the new value, whatever the old one was."""
 
-    def apply(self, key: str, value: Array, merged: Any, count: int) -> None:
+    def apply(self, key: str, value: Array, merged: Any, count: int) -> bool:
         """Updates `value` (flat, in place) with `merged` (same shape, or `RowGradient`), a sum of
-        `count` parts."""
+        `count` parts. True: the rest of the value and of the states than the gradient's rows is as
+        it was at the last `apply` (states that are not as long as the value aside)."""
 
     def configure(self, setting: str, value: dict[str, Any]) -> None:
         """Takes a setting of `Configure`.
@@ -35,8 +38,9 @@ class Applier(Protocol):
             MixflowError: unknown setting or bad value.
         """
 
-    def states(self, key: str) -> dict[str, Array]:
-        """What it keeps for a slice (momentum and the like) by name; its own arrays."""
+    def states(self, key: str, touched: Touched | None = None) -> dict[str, Array]:
+        """What it keeps for a slice (momentum and the like) by name; its own arrays. Of states
+        that are as long as the slice, only the rows that were touched, if given."""
 
     def restore(self, key: str, states: dict[str, Array]) -> None:
         """Takes back what `states` gave; it may keep the arrays."""
@@ -50,6 +54,17 @@ class Ledger(Protocol):
 
     def commit(self, key: str, value: Array, states: dict[str, Array], progress: Progress) -> None:
         """Makes value, optimizer states and progress of a slice the durable ones, all or none."""
+
+    def commit_rows(
+        self,
+        key: str,
+        touched: Touched,
+        value: Array,
+        states: dict[str, Array],
+        progress: Progress,
+    ) -> bool:
+        """`commit` of which value and states are given as the rows that were touched since the
+        last one (`Touched.of`), states of other sizes in full. False: it takes a `commit`."""
 
     def place(self, key: str) -> Any:
         """Where values of a slice without states may be committed from now on by who knows the
@@ -81,6 +96,27 @@ class Memory:
         if self.durable:
             copied = {name: state.copy() for name, state in states.items()}
             self._slices[key] = (value.copy(), copied, progress.to_json())
+
+    def commit_rows(
+        self,
+        key: str,
+        touched: Touched,
+        value: Array,
+        states: dict[str, Array],
+        progress: Progress,
+    ) -> bool:
+        """Changes the rows of what is kept."""
+        if not self.durable:
+            return True
+        if key not in self._slices:
+            return False
+        kept, kept_states, _ = self._slices[key]
+        given = {"": value, **{f".{name}": state for name, state in states.items()}}
+        places = {"": kept, **{f".{name}": state for name, state in kept_states.items()}}
+        if not patch(places, touched, given, kept.size):
+            return False
+        self._slices[key] = (kept, kept_states, progress.to_json())
+        return True
 
     def place(self, key: str) -> Any:
         """Nowhere."""
@@ -117,6 +153,48 @@ class Reader:
     until: float = 0.0
 
 
+class Readers:
+    """Reads that wait. They are found by the clock that they wait for: of a thousand workers at one
+    clock, a push that opens nothing must not walk over all."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, dict[tuple[str, int], Reader]] = {}
+        self._clocks: dict[tuple[str, int], int] = {}
+
+    def add(self, reader: Reader) -> bool:
+        """Adds a reader; False for a copy of its request, which changes nothing, its waiting time
+        included."""
+        request = (reader.sender, reader.number)
+        if request in self._clocks:
+            return False
+        self._clocks[request] = reader.clock
+        self._at.setdefault(reader.clock, {})[request] = reader
+        return True
+
+    def remove(self, reader: Reader) -> None:
+        """Takes a reader out."""
+        clock = self._clocks.pop((reader.sender, reader.number))
+        del self._at[clock][reader.sender, reader.number]
+        if not self._at[clock]:
+            del self._at[clock]
+
+    def clocks(self) -> list[int]:
+        """The clocks that are waited for."""
+        return list(self._at)
+
+    def at(self, clock: int) -> list[Reader]:
+        """Who waits for a clock, in the order of their coming."""
+        return list(self._at[clock].values())
+
+    def __iter__(self) -> Iterator[Reader]:
+        """All of them."""
+        return itertools.chain.from_iterable(waiting.values() for waiting in self._at.values())
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._clocks)
+
+
 @dataclass(slots=True)
 class Slot:
     """A slice: value, its rule, progress, the sums of open rounds, and who waits for what."""
@@ -126,14 +204,6 @@ class Slot:
     applier: Applier
     progress: Progress = field(default_factory=Progress)
     sums: dict[int, Sum] = field(default_factory=dict)
-    pushes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    readers: list[Reader] = field(default_factory=list)
+    pushes: dict[int, dict[tuple[str, int], None]] = field(default_factory=dict)
+    readers: Readers = field(default_factory=Readers)
     lateness: Lateness = field(default_factory=Lateness)
-
-
-def add_reader(readers: list[Reader], reader: Reader) -> bool:
-    """Adds a reader. A copy of its request changes nothing, its waiting time included."""
-    new = all((r.sender, r.number) != (reader.sender, reader.number) for r in readers)
-    if new:
-        readers.append(reader)
-    return new

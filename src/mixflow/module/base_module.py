@@ -308,12 +308,10 @@ class BaseModule:
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
             train_data.reset()
 
-    def _go_on(
-        self, train_data: DataIter, begin_epoch: int, num_epoch: int
-    ) -> tuple[int, int | None]:
+    def _go_on(self, data: DataIter, begin: int, end: int) -> tuple[int, int | None]:
         """Epoch to begin with, and how many of its batches were done when the process was started
         again (the data are at the next one then); None: it was not under way."""
-        return begin_epoch, None
+        return begin, None
 
     def _step_done(self, train_data: DataIter, epoch: int, batches: int) -> bool:
         """Called after each batch; False ends the training."""

@@ -419,11 +419,9 @@ class Module(BaseModule):
             stores.fill(store, weights, self._optimizer, self._updater)
         return store
 
-    def _go_on(
-        self, train_data: DataIter, begin_epoch: int, num_epoch: int
-    ) -> tuple[int, int | None]:
+    def _go_on(self, data: DataIter, begin: int, end: int) -> tuple[int, int | None]:
         """See `BaseModule`: where this worker was before it was started again."""
-        return stores.go_on(self._kvstore, self, train_data, begin_epoch, num_epoch)
+        return stores.go_on(self._kvstore, self, data, begin, end)
 
     def _step_done(self, train_data: DataIter, epoch: int, batches: int) -> bool:
         """See `BaseModule`: gives the store what its snapshots need."""

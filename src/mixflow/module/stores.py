@@ -52,6 +52,9 @@ def go_on(
     if not _of_a_job(store) or not store.steps_to_skip:
         return begin_epoch, None
     place, saved = (begin_epoch, 0), store.restored
+    if saved is None and getattr(data, "follows", False):  # it is where the store is
+        store.steps_to_skip = 0
+        return begin_epoch + int(data.epoch), int(data.batches_done)  # type: ignore[attr-defined]
     if saved is not None and "epoch" in saved:
         store.restored = None  # for this call of `fit` only
         if saved["data"] is not None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mixflow.errors import FileError, FormatError
-from mixflow.kvstore.ledger import HEADER, SharedLedger
+from mixflow.kvstore.ledger import SharedLedger
 from mixflow.kvstore.policy import Part, Progress
+from mixflow.kvstore.slice_file import HEADER
 
 
 def progress(version):
@@ -66,7 +67,7 @@ def test_damaged_files_are_an_error_of_ours(tmp_path, damage):
     elif damage == "magic":
         data[0] ^= 1
     elif damage == "text":
-        data[HEADER + 32] = 0
+        data[HEADER + 40] = 0
     else:
         data[data.index(b'["<f8", 4]') + 8 :][:1] = b"9"
         at = data.index(b'["<f8", 4]')

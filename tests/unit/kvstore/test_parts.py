@@ -11,6 +11,7 @@ from mixflow.errors import FormatError, ParamError, UnknownNameError
 from mixflow.kvstore import policy, wire
 from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.base import in_groups
+from mixflow.kvstore.client import Client
 from mixflow.kvstore.compression import Compression, decode
 from mixflow.kvstore.messages import (
     Configure,
@@ -285,3 +286,16 @@ def test_policies_are_checked():
 )
 def test_neighbours_that_are_small_together_make_a_group(sizes, expected):
     assert in_groups(range(len(sizes)), sizes, limit=10) == expected
+
+
+def test_what_a_server_has_not_answered_is_said_again_when_it_is_at_another_place():
+    worker = Client("worker0", 0, lambda key: "s", policy.Sync(), repeat=1.0)
+    worker.pull(["k"], 0.0)
+    for now in (1.0, 3.0):
+        worker.tick(now)
+    assert len(worker.take_outgoing()) == 3 and worker.next_time() > 3.5
+    worker.repeat_soon("other", 3.5)
+    assert worker.next_time() > 3.5
+    worker.repeat_soon("s", 3.5)
+    worker.tick(3.5)
+    assert len(worker.take_outgoing()) == 1

@@ -71,3 +71,16 @@ def test_a_wrong_token_is_no_answer(rendezvous):
             enquirer.ask("servers", 0.3)
     finally:
         enquirer.close()
+
+
+def test_nobody_is_sent_to_a_server_that_has_ended():
+    roll = Roll(1, 1, {"policy": ["dist_sync", {}]})
+    server = {"what": "register", "name": "server0", "address": "tcp://a", "storage": "s"}
+    server |= {"incarnation": 0, "version": 0, "saved": [], "late": [], "synced": None}
+    roll.answer(server)
+    assert roll.answer({"what": "servers"})["servers"] == {"server0": "tcp://a"}
+    roll.gone["server0"] = 0
+    roll.answer(server)  # a word of it that was on its way
+    assert roll.answer({"what": "servers"})["servers"] is None
+    roll.answer({**server, "incarnation": 1, "address": "tcp://b"})
+    assert roll.answer({"what": "servers"})["servers"] == {"server0": "tcp://b"}

@@ -7,12 +7,15 @@ from functools import partial
 import numpy as np
 import pytest
 
+from mixflow.kvstore.compression import decode
 from mixflow.kvstore.ledger import SharedReplicas
 from mixflow.kvstore.messages import Applied, Fetch, Gradient, Init, Push, Replicate, Replicated
 from mixflow.kvstore.policy import Async, Bounded, Part, Progress, Sync
 from mixflow.kvstore.replica import MemoryReplicas, ReplicatedShard, StandBy
+from mixflow.kvstore.row_gradients import pack
 from mixflow.kvstore.server import Add, Memory, Shard
 from mixflow.kvstore.simulator import Cluster, Job, Network, SimulatedServer
+from mixflow.ndarray.rows import Rows
 
 COUNT = 1000 if os.environ.get("MIXFLOW_FULL_COUNTS") else 60
 
@@ -53,6 +56,7 @@ class Replicated2(Cluster):
                 ledger=ledger,
                 deadline=600.0,
                 incarnation=self.starts[name] - 1,
+                decode=decode,
             )
 
         made = ReplicatedShard(
@@ -97,8 +101,11 @@ class Replicated2(Cluster):
     lost = 0
 
 
-def job_of(workers, steps, keys):
+def job_of(workers, steps, keys, rows=False):
     def gradient(worker, step, values):
+        if rows and (worker + step) % 5:
+            mine = Rows(np.array([worker]), np.ones((1, 1), np.int64))
+            return {key: pack(mine) for key in keys}
         mine = np.zeros(workers, np.int64)
         mine[worker] = 1
         return dict.fromkeys(keys, mine)
@@ -113,7 +120,8 @@ def job_of(workers, steps, keys):
 
 @pytest.mark.parametrize("seed", range(COUNT))
 @pytest.mark.parametrize("policy", [Sync(), Async(), Bounded(2)], ids=lambda p: p.name)
-def test_a_lost_host_loses_nothing_that_was_confirmed(seed, policy):
+@pytest.mark.parametrize("rows", [False, True], ids=["dense", "rows"])
+def test_a_lost_host_loses_nothing_that_was_confirmed(seed, policy, rows):
     draw = random.Random(seed)
     workers, steps = draw.randrange(1, 4), draw.randrange(2, 9)
     keys = [f"key{i}" for i in range(draw.randrange(2, 5))]
@@ -125,7 +133,7 @@ def test_a_lost_host_loses_nothing_that_was_confirmed(seed, policy):
         delay_s=1.0,
     )
     cluster = Replicated2(
-        job_of(workers, steps, keys), policy, workers=workers, network=network, seed=seed
+        job_of(workers, steps, keys, rows), policy, workers=workers, network=network, seed=seed
     )
     for _ in range(draw.randrange(1, 4)):
         name, at, after = draw.choice(cluster.server_names), draw.random() * 12, draw.random() * 3

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from mixflow import simulate
 from mixflow.cli import main
 from mixflow.errors import FormatError, MixflowError, ParamError
+from mixflow.kvstore.cores import Processor
 from mixflow.kvstore.costs import Cost, Costs, Spread, Workload, read
 from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
-from mixflow.kvstore.scaling import Processor, Scenario, Thread, build
+from mixflow.kvstore.scaling import Scenario, Thread, build
 from mixflow.kvstore.scaling import simulate as run
 from mixflow.kvstore.simulator import Network, World
 
@@ -20,18 +22,48 @@ NET = Network(latency=0.0, bandwidth=1e6)
 STEP = Workload("step", 1.0, (400_000,))
 
 
-def test_tasks_share_the_cores_of_a_host():
+def ends_of(costs, *threads, beside=0):
+    """When threads (name, begin, work, whether it computes) end on the cores of a host."""
     world, ends = World(Network()), {}
-    processor = Processor(world, Costs(cores=2, speed=(1.0, 0.5)))
-    for name, begin, work in (("a", 0.0, 1.0), ("b", 0.0, 1.0), ("c", 1.0, 2.0)):
-        world.at(
-            begin, lambda n=name, w=work: processor.run(w, lambda: ends.update({n: world.now}))
-        )
-    world.run(lambda: len(ends) == 3, 100.0)
-    # Two at half speed: 0.5 each by 1 s. Then three on two cores: a third each per second.
-    assert ends["a"] == ends["b"] == pytest.approx(2.5)
-    # c has done 0.5 by then, and goes on alone at full speed.
-    assert ends["c"] == pytest.approx(2.5 + 1.5)
+    processor = Processor(world, costs, beside)
+    for name, begin, work, computes in threads:
+        then = partial(lambda n: ends.update({n: world.now}), name)
+        world.at(begin, partial(processor.run, work, then, name, computes))
+    world.run(lambda: len(ends) == len(threads), 100.0)
+    return ends
+
+
+def test_threads_of_one_core_take_turns_and_an_idle_core_takes_one_over():
+    costs = Costs(cores=2, turn=0.1, migrate=0.05, balance=100.0)
+    ends = ends_of(costs, *((name, 0.0, 1.0, True) for name in "abc"))
+    # One had a core for itself; by then the others had half of theirs each.
+    first, *others = sorted(ends.values())
+    assert first == pytest.approx(1.0)
+    assert others == pytest.approx([1.5, 1.5])
+    pair = ends_of(Costs(cores=1), ("a", 0.0, 1.0, True), ("b", 0.0, 1.0, True))
+    assert max(pair.values()) == pytest.approx(2.0)
+
+
+def test_two_cores_that_are_busy_are_slower():
+    costs = Costs(cores=2, speed=(1.0, 0.5))
+    assert ends_of(costs, ("a", 0.0, 1.0, True), ("b", 0.0, 1.0, True)) == {"a": 2.0, "b": 2.0}
+
+
+def test_a_thread_begins_on_the_less_loaded_core_and_stays_there():
+    costs = Costs(cores=2, balance=100.0)
+    ends = ends_of(costs, ("w", 0.1, 1.0, True), ("s", 0.5, 1.0, True), beside=1)
+    # The other core belongs to what computes all the time: these two have one between them.
+    assert max(ends.values()) == pytest.approx(2.1)
+    # From time to time one is moved, so that nobody is alone for ever.
+    moved = ends_of(replace(costs, balance=0.2), ("w", 0.1, 4.0, True), beside=2)
+    assert 4.5 < moved["w"] < 8.1
+
+
+def test_messages_are_slower_in_the_company_of_what_computes():
+    costs = Costs(cores=2, company=0.5)
+    alone = ends_of(costs, ("m", 0.0, 0.5, False), ("n", 0.0, 0.5, False))
+    assert alone == {"m": 0.5, "n": 0.5}
+    assert ends_of(costs, ("m", 0.0, 0.5, False), ("c", 0.0, 2.0, True))["m"] == 1.0
 
 
 def test_a_thread_does_what_is_urgent_first_and_pays_to_wake():
@@ -59,6 +91,16 @@ def test_a_step_is_the_sum_of_its_parts():
     assert found.sent_per_host == 0, "worker and server of one host"
     assert found.efficiency == pytest.approx(1 / found.step_seconds)
     assert found.worker_seconds == pytest.approx(0.06, rel=0.3)
+
+
+def test_confirmations_and_updates_without_rounds_cost_their_own():
+    costs = Costs(server_close=Cost(0.5), server_apply=Cost(0.25), cores=4)
+    sync, free = (run(Scenario(STEP, p, steps=4), costs).step_seconds for p in (Sync(), Async()))
+    assert (sync, free) == (pytest.approx(1.5), pytest.approx(1.25))
+    noted = run(Scenario(STEP, Sync(), steps=4), replace(costs, worker_note=0.1, server_note=0.2))
+    assert noted.step_seconds > sync + 0.2
+    crowded = run(Scenario(STEP, Sync(), steps=4, beside=2), replace(costs, cores=1, balance=9.0))
+    assert crowded.step_seconds > 2 * sync
 
 
 def test_bytes_pass_both_links_of_a_server_once_per_worker():
@@ -145,8 +187,9 @@ def test_mistakes_have_errors():
         Scenario(STEP, Sync(), machines=0)
     with pytest.raises(ParamError, match="never waits for a neighbour"):
         Scenario(STEP, Async(), workers=2, merged=True)
-    with pytest.raises(ParamError, match="at least one core"):
-        Costs(cores=0)
+    for wrong in ({"cores": 0}, {"crowded": 0.0}, {"company": -1.0}):
+        with pytest.raises(ParamError, match="at least one core and speeds above 0"):
+            Costs(**wrong)
     with pytest.raises(ParamError, match="a factor >= 1"):
         Spread(factor=0.5)
     with pytest.raises(ParamError, match="expected keys and shares"):
@@ -202,7 +245,7 @@ def test_nothing_large_is_shown_of_a_model_that_is_off(command):
     code, _, _ = command(parameters(off=-0.16), "--workload", "w", "--machines", "1", "3")
     assert code == 0, "what was measured may be shown"
     code, text, _ = command(parameters(), "--policies", "dist_ssp")
-    assert code == 1 and "measured jobs of 2 and 3 workers under 'dist_async'" in text.err
+    assert code == 1 and "measured jobs of 2 and 3 workers under 'dist_ssp'" in text.err
     code, text, _ = command(parameters(), "--policies", "dist_ssp", "--machines", "1")
     assert code == 0 and "two and three workers not measured" in text.out
 

@@ -32,7 +32,7 @@ from .segments import BIG_BYTES, Blocks
 #: Bytes of pushes on their way to a server before the next waits for its turn by priority.
 WINDOW_BYTES = 8 << 20
 IDLE_SECONDS = 0.5
-SILENT_SECONDS = 1.0
+SILENT_SECONDS = 0.3
 
 
 def milliseconds(times: list[float | None], now: float) -> int:
@@ -281,6 +281,7 @@ class Link:
             self._flying.pop(server, None)
             self._open_channel(server, address)
             self._moved.append(server)
+            self.client.repeat_soon(server, time.monotonic())
             self._wake()
 
     def settle(self, deadline: float) -> None:
@@ -359,6 +360,8 @@ class Link:
             now = time.monotonic()
             free = self._mangler.busy_until(now) if any(self._outgoing.values()) else None
             times = [self.client.next_time(), self._mangler.next_time, free]
+            if self._find is not None and self.client.silent(now, 0.0):
+                times.append(now + SILENT_SECONDS)  # else it is only looked for at a repeat
             wait = milliseconds(times, now)
             self._wakes_at = now + wait / 1000
         return dict(poller.poll(wait))

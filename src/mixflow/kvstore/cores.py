@@ -1,0 +1,212 @@
+"""The cores of a simulated host: each has a queue of its own, as under Linux.
+
+The hazard is a model of cores that any thread may use at any time: two threads that wake each other
+stay on one core though the other one has less to do, so that a crowded host is slower than its sum
+of work says. Here a thread that begins stays on the core where it was unless another is idle or
+less loaded; threads of one core take turns, whoever had least goes first; an idle core takes over
+what has waited for a while; and from time to time one is moved from a longer to a shorter queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import exp, inf
+from typing import Protocol
+
+from .costs import Costs
+
+_Action = Callable[[], None]
+#: Seconds in which a thread's load is forgotten (Linux: half of it in 32 ms).
+MEMORY = 0.046
+
+
+class Clock(Protocol):
+    """What `Processor` needs of a world."""
+
+    now: float
+
+    def at(self, time: float, action: _Action) -> None:
+        """Runs `action` at a time."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A thread: its core, what it has left to do there, and what it has had (`had`, comparable on
+    one core only). `load` is the share of recent time in which it was on a queue, as of `seen`."""
+
+    core: Core | None = None
+    left: float = 0.0
+    then: _Action | None = None
+    computes: bool = True
+    had: float = 0.0
+    since: float = 0.0
+    load: float = 0.0
+    seen: float = 0.0
+
+    def age(self, now: float) -> float:
+        """The load at a time."""
+        kept = exp((self.seen - now) / MEMORY)
+        self.load = self.load * kept + (1 - kept if self.then else 0.0)
+        self.seen = now
+        return self.load
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """Threads that want to run here, the running one first; `least` is what those that come are
+    taken to have had; `until` when the running one's turn ends. `home`: all that were last here."""
+
+    queue: list[Turn] = field(default_factory=list)
+    home: set[Turn] = field(default_factory=set)
+    least: float = 0.0
+    until: float = inf
+
+
+class Processor:
+    """Cores of a host. `beside` others run all the time."""
+
+    def __init__(self, world: Clock, costs: Costs, beside: int = 0) -> None:
+        self._world = world
+        self._costs = costs
+        self._cores = [Core() for _ in range(costs.cores)]
+        self._threads: dict[str, Turn] = {}
+        self._since = 0.0
+        self._version = 0
+        self._moved_at = 0.0
+        self._computing = 0
+        for number in range(beside):
+            self.run(inf, _nothing, f"beside {number}")
+
+    def run(self, work: float, then: _Action, who: str, computes: bool = True) -> None:
+        """Does so many seconds of work of a free core on the thread of a name; then `then`. One
+        thing at a time: a name that is busy is taken for another thread. What is no computing is
+        slower while others compute."""
+        self._advance()
+        turn = self._threads.setdefault(who, Turn())
+        if turn.then is not None:
+            turn = Turn()
+        turn.left, turn.then, turn.computes = work, then, computes
+        self._computing += computes
+        self._place(turn, self._choose(turn))
+        self._plan()
+
+    def _choose(self, turn: Turn) -> Core:
+        """Where a thread begins: its old core, an idle one, or the least loaded."""
+        if turn.core and not turn.core.queue:
+            return turn.core
+        for core in self._cores:
+            if not core.queue:
+                return core
+        now = self._world.now
+        turn.age(now)
+        loads = [sum(t.age(now) for t in core.home if t is not turn) for core in self._cores]
+        if turn.core and loads[self._cores.index(turn.core)] <= min(loads) + 1e-9:
+            return turn.core
+        return self._cores[loads.index(min(loads))]
+
+    def _place(self, turn: Turn, core: Core) -> None:
+        now, old = self._world.now, turn.core
+        turn.age(now)
+        if old is not None:
+            turn.had += core.least - old.least
+            old.home.discard(turn)
+        turn.core, turn.since = core, now
+        turn.had = max(turn.had, core.least)
+        core.home.add(turn)
+        if core.queue and turn.had > core.queue[0].had:
+            core.queue.append(turn)
+            core.until = min(core.until, now + min(self._costs.turn, self._debt(turn, core)))
+        else:
+            core.queue.insert(0, turn)
+            core.until = now + self._costs.turn
+
+    @staticmethod
+    def _debt(turn: Turn, core: Core) -> float:
+        """What a thread has had more than the one that runs."""
+        return turn.had - core.queue[0].had
+
+    def _rate(self, core: Core) -> float:
+        """Speed of a core's running thread."""
+        rate = self._costs.rate(sum(1 for one in self._cores if one.queue))
+        if len(core.queue) > 1:
+            rate *= self._costs.crowded
+        return rate if core.queue[0].computes or not self._computing else rate * self._costs.company
+
+    def _advance(self) -> None:
+        """Takes off what has been done since the last change."""
+        passed = self._world.now - self._since
+        self._since = self._world.now
+        if passed <= 0:
+            return
+        for core in self._cores:
+            if core.queue:
+                running = core.queue[0]
+                running.left -= passed * self._rate(core)
+                running.had += passed
+                core.least = max(core.least, min(turn.had for turn in core.queue))
+
+    def _plan(self) -> None:
+        """Sees to it that the next change is noticed."""
+        self._version += 1
+        now, next_time = self._world.now, inf
+        idle = any(not core.queue for core in self._cores)
+        for core in self._cores:
+            if core.queue:
+                next_time = min(next_time, now + max(0.0, core.queue[0].left) / self._rate(core))
+            if len(core.queue) > 1:
+                next_time = min(next_time, core.until, self._moved_at + self._costs.balance)
+                if idle:
+                    next_time = min(next_time, core.queue[-1].since + self._costs.migrate)
+        if next_time < inf:
+            self._world.at(max(now, next_time), partial(self._change, self._version))
+
+    def _change(self, version: int) -> None:
+        if version != self._version:
+            return
+        self._advance()
+        ended = []
+        for core in self._cores:
+            if core.queue and core.queue[0].left <= 1e-12:
+                turn = core.queue.pop(0)
+                turn.age(self._world.now)
+                ended.append(turn.then)
+                self._computing -= turn.computes
+                turn.then = None
+                if core.queue:
+                    self._next(core)
+            elif len(core.queue) > 1 and self._world.now >= core.until - 1e-12:
+                self._next(core)
+        self._balance()
+        self._plan()
+        for then in ended:
+            assert then is not None
+            then()
+
+    def _next(self, core: Core) -> None:
+        """Whoever had least runs next; of equals, whoever waits."""
+        core.queue.append(core.queue.pop(0))
+        core.queue.sort(key=lambda turn: round(turn.had, 9))
+        core.until = self._world.now + self._costs.turn
+
+    def _balance(self) -> None:
+        """Moves a thread that waits to an idle core, or now and then to a shorter queue."""
+        now = self._world.now
+        longest = max(self._cores, key=lambda core: len(core.queue))
+        shortest = min(self._cores, key=lambda core: len(core.queue))
+        if len(longest.queue) < 2:
+            self._moved_at = now
+            return
+        turn = longest.queue[-1]
+        waited = not shortest.queue and now >= turn.since + self._costs.migrate - 1e-12
+        due = now >= self._moved_at + self._costs.balance - 1e-12
+        if due or waited:
+            self._moved_at = now
+        if waited or (due and len(shortest.queue) < len(longest.queue)):
+            longest.queue.remove(turn)
+            self._place(turn, shortest)
+
+
+def _nothing() -> None:
+    """What follows on work that never ends."""
