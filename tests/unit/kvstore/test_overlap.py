@@ -184,6 +184,9 @@ class Silent:
     def move_values(self, arena):
         pass
 
+    def use_desk(self, desk):
+        pass
+
 
 @pytest.fixture
 def server():
