@@ -154,7 +154,8 @@ bool WorkerLane::read(Lock& lock, Exchange& exchange) {
 // Goes on with an exchange as far as it can now; true when it has ended well.
 bool WorkerLane::advance(Lock& lock, const ExchangeRef& exchange) {
   Exchange& e = *exchange;
-  if (e.busy) return false;
+  // Threads go over a copy of the list: another one may have ended it meanwhile.
+  if (e.busy || e.over) return false;
   if (!e.staged) {
     const bool over = std::any_of(e.pieces.begin(), e.pieces.end(),
                                   [this](const Piece& p) { return is_over(*p.board); });
@@ -177,6 +178,7 @@ bool WorkerLane::advance(Lock& lock, const ExchangeRef& exchange) {
 }
 
 void WorkerLane::remove(const ExchangeRef& exchange) {
+  exchange->over = true;
   for (const Piece& piece : exchange->pieces) --piece.board->desk->bell->pending;
   open_.erase(std::remove(open_.begin(), open_.end(), exchange), open_.end());
 }

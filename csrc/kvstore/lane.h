@@ -56,7 +56,8 @@ struct Exchange {
 
   // The lane's, under its lock. `staged`: also where nothing is pushed.
   bool staged = false;
-  bool busy = false;
+  bool busy = false;  // some thread copies for it, without the lock
+  bool over = false;  // it has ended or failed, once
   int64_t began_ms = 0;
 };
 using ExchangeRef = std::shared_ptr<Exchange>;

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from boards_support import PlacedMemory, TwinDesk, lane_of
+from store_support import job, together
 
+import mixflow as mx
 from mixflow import _rt
 from mixflow.kvstore.client import Client
 from mixflow.kvstore.messages import Ask, Init, Opened
@@ -322,3 +324,36 @@ def test_boards_are_used_in_these_schedules():
     for world in runs:
         world.run()
     assert sum(world.by_boards for world in runs) > 20
+
+
+def test_threads_that_help_and_threads_of_the_lane_end_each_exchange_once():
+    """Several calls of each worker are under way at once, over the boards of two servers."""
+    shapes, steps = {"a": (3,), "b": (500,), "c": (40, 5)}, 150
+
+    def worker(store):
+        values = {key: mx.nd.zeros(shape) for key, shape in shapes.items()}
+        for key, value in values.items():
+            store.init(key, value)
+        for step in range(steps):
+            for key, value in values.items():
+                store.pushpull(key, mx.nd.ones(value.shape) * (step + 1), out=value)
+            for value in values.values():
+                assert value.asnumpy().min() == value.asnumpy().max() == 3 * (step + 1)
+        return store._link.lane.steps
+
+    with job(3, servers=2) as stores:
+        counts = together(worker, stores)
+    assert min(counts) > steps  # the first rounds went by messages, later ones if a stop was long
+
+
+def test_a_store_may_be_kept_from_boards():
+    def worker(store):
+        out = mx.nd.zeros((3,))
+        store.init("a", out)
+        for _ in range(5):
+            store.pushpull("a", mx.nd.ones((3,)), out=out)
+            out.wait_to_read()
+        return store._link.lane
+
+    with job(2, boards=False) as stores:
+        assert together(worker, stores) == [None, None]
