@@ -45,8 +45,8 @@ def test_joiners_and_leavers_count_exactly(tmp_path, name, number):
         until(lambda: all((tmp_path / f"end{rank}").exists() for rank in (1, 2, 3)))
         enough(tmp_path)
 
-    # No pause: rounds pass while the newcomers join.
-    job = counting(tmp_path, steps=1_000_000, name=name, pause=0.005 * (number % 3))
+    # Rounds pass while the newcomers join, and there are some left when they have.
+    job = counting(tmp_path, steps=1_000_000, name=name, pause=0.005 * (1 + number % 3))
     run(job, act)
     steps = steps_of(tmp_path)
     assert len(steps) == 4
