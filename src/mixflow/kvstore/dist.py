@@ -45,6 +45,8 @@ from .transport.zeromq import Call
 
 #: Bytes of a key up to which the caller's own thread sends it.
 INLINE_BYTES = 1 << 20
+#: The same of what goes by a board: it is copied once, and nothing else is done.
+BOARD_INLINE_BYTES = 8 << 20
 
 
 class Key:
@@ -281,7 +283,7 @@ class DistKVStore(Member):
             name,
             priority,
             any(targets),
-            sum(known.nbytes for known, _, _ in group) <= INLINE_BYTES,
+            sum(known.nbytes for known, _, _ in group) <= BOARD_INLINE_BYTES,
             Detour(group, priority),
         )
         return True
