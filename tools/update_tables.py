@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OPEN, CLOSE = "<!-- bench -->", "<!-- /bench -->"
 #: Documents with tables, and the questions that they show (None: all).
 DOCUMENTS: dict[str, tuple[str, ...] | None] = {
-    "README.md": ("convnets", "small_nets"),
+    "README.md": ("convnets", "small_nets", "kvstore"),
     "docs/benchmarks.md": None,
 }
 EMPTY = "No rows yet: `make bench`, then `python tools/update_tables.py`."

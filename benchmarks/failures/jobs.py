@@ -172,7 +172,9 @@ def options_of(kind: Kind, run: Run, seed: int | None) -> JobOptions:
 
 
 def command_of(kind: Kind, run: Run, training_seed: int) -> list[str]:
-    words = [PROGRAM, str(run.folder), str(training_seed), str(PAUSE)]
+    # Processes of a Ray node whose raylet is killed end a second later.
+    pause = 5 * PAUSE if kind.way == "ray" else PAUSE
+    words = [PROGRAM, str(run.folder), str(training_seed), str(pause)]
     return [sys.executable, *words, *(["barriers"] if kind.barriers else [])]
 
 
@@ -250,7 +252,7 @@ def new_node(cluster: Any) -> Any:
     """One more node; tried again where the machine was stopped while it started."""
     for left in (2, 1, 0):
         try:
-            made = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+            made = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
             cluster.wait_for_nodes(60)
             return made
         except Exception:
@@ -260,18 +262,31 @@ def new_node(cluster: Any) -> Any:
 
 
 def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
-    """A job on the cluster; its first server and worker lie on a node that is then removed."""
+    """A job on the cluster; its first server and workers lie on a node that is then removed."""
+    from mixflow.kvstore.places import Room
     from mixflow.kvstore.ray_cluster import RaySpawner
 
+    # Only the node that goes has room for both workers; the first server is placed there too.
     doomed = new_node(cluster)
-    run.job = Job(command_of(kind, run, training_seed), options_of(kind, run, seed), RaySpawner())
-    hosts = run.job.spawner.hosts
-    run.job.spawner.hosts = lambda: sorted(hosts(), key=lambda node: node != doomed.node_id)
+    spawner = RaySpawner(Room(cpus_per_worker=2))
+    run.job = Job(command_of(kind, run, training_seed), options_of(kind, run, seed), spawner)
+    reserve = spawner.reserve
+
+    def reserve_there(workers: int, servers: int) -> list[str]:
+        hosts, alive = reserve(workers, servers), spawner.hosts()
+        if doomed.node_id not in alive:
+            return hosts
+        return [doomed.node_id, next(host for host in alive if host != doomed.node_id)]
+
+    spawner.reserve = reserve_there
 
     def strike(run: Run, draw: random.Random) -> None:
         run.come_to(draw)
+        there = [run.job.servers["server0"], *run.job.workers.values()]
+        if {process.host for process in there} != {doomed.node_id}:
+            raise RuntimeError("the processes are not on the node that goes")
         cluster.remove_node(doomed, allow_graceful=False)
-        run.moment += ", the node of server0 and worker0"
+        run.moment += ", the node of server0 and both workers"
 
     found = beside(run, strike, seed)
     if seed is None:
@@ -327,8 +342,15 @@ def check(ended: Ended, kind: Kind, seed: int | None) -> None:
     back = any(event["what"] in BACK for event in ended.events)
     if not ended.curve or sum(map(math.isnan, ended.curve)) > HOLES:
         ended.wrong = "steps are missing"
+    elif seed is not None and kind.way == "ray" and not any(map(is_loss, ended.events)):
+        ended.wrong = "the job ended before the node was lost"
     elif seed is not None and kind.back is not None and back != kind.back:
         ended.wrong = "it went back to a snapshot" if back else "it did not go back to a snapshot"
+
+
+def is_loss(event: dict) -> bool:
+    """Whether an event tells of a lost host."""
+    return event["what"] in ("host lost", *BACK)
 
 
 def marked() -> set[psutil.Process]:
