@@ -28,5 +28,6 @@ for step in range(store.first_step, steps):
     if not store.step_done() or os.path.exists(os.path.join(out_folder, "enough")):
         break
 store.close()
+np.save(os.path.join(out_folder, f"last{store.rank}.npy"), values["big"].asnumpy())
 with open(os.path.join(out_folder, f"end{store.rank}"), "w") as file:
     json.dump({key: np.unique(value.asnumpy()).tolist() for key, value in values.items()}, file)
