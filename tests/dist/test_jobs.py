@@ -174,7 +174,7 @@ def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
 
 
 FAILING = """
-import sys, mixflow as mx
+import os, sys, mixflow as mx
 store = mx.kv.create(sys.argv[1] if len(sys.argv) > 1 else "dist_sync")
 value = mx.nd.zeros((300,))
 store.init("a", value)
@@ -184,7 +184,7 @@ for step in range(store.first_step, 6):
     value.wait_to_read()
     if store.rank == 1 and step == 2 and store.first_step == 0:
         raise ValueError("my bug")
-print("end", store.rank, value.asnumpy()[0], flush=True)
+os.write(1, f"end {store.rank} {value.asnumpy()[0]}\\n".encode())  # at once: others write too
 """
 
 
