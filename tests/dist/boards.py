@@ -19,7 +19,7 @@ values = [mx.nd.zeros((3,)), mx.nd.zeros((120_000,))]
 store.init(keys, values)
 if added:
     store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
-progress = open(os.path.join(out_folder, f"steps{store.rank}"), "a", buffering=1)
+progress = open(os.path.join(out_folder, f"steps{store.rank}"), "a", buffering=1)  # noqa: SIM115 - to its end
 for step in range(store.first_step, steps):
     own = 1.0 if added else step + 1.0
     store.pushpull(keys, [mx.nd.ones(value.shape) * own for value in values], out=values)

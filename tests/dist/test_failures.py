@@ -9,8 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "failures"))
 pytest.importorskip("zmq")
-import jobs  # noqa: E402
-from kinds import KINDS, STEPS  # noqa: E402
+import jobs
+from kinds import KINDS, STEPS
 
 
 def test_two_killed_processes_change_neither_the_count_nor_the_curve():

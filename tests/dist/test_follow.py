@@ -1,5 +1,6 @@
 """A worker that is lost for good: the others go through what it had left, each example once."""
 
+import itertools
 import signal
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_each_example_of_each_pass_is_seen_once(tmp_path, death, restarts):
             _, epoch, *index = map(int, line.split())
             seen[epoch] += index
     # Of a lost one's last partition in an epoch the next one may have the rest.
-    together = sorted(sum(seen, []))
+    together = sorted(itertools.chain.from_iterable(seen))
     assert together == sorted(EPOCHS * list(range(SAMPLES)))
     if death == 3:
         assert [sorted(epoch) for epoch in seen] == EPOCHS * [list(range(SAMPLES))]

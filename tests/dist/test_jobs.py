@@ -87,7 +87,7 @@ def test_an_asynchronous_job_counts_too(tmp_path):
         os.kill(job.servers["server0"].pid, signal.SIGKILL)
         os.kill(job.workers[0].pid, signal.SIGKILL)
 
-    job, ends = run(tmp_path, kill=kill, policy=Async(), name="dist_async")
+    _, ends = run(tmp_path, kill=kill, policy=Async(), name="dist_async")
     # Whose push of a slice was the last has seen all of that slice.
     assert max(end["small"][0] for end in ends) == 40
     last = [np.load(tmp_path / f"last{rank}.npy") for rank in range(2)]
