@@ -4,8 +4,9 @@
 
 Reads parameters.json (calibrate.py) and convergence.json (convergence.py) in
 benchmarks/results/scaling; writes figures.json there, docs/images/scaling.png and googlenet.png,
-and the tables between the markers of docs/scaling.md. A policy for which the model has not
-foretold two and three workers here is not drawn; the table says so.
+and what stands between the markers of docs/scaling.md. A policy for which the model has not
+foretold two and three workers here is not drawn; the document says so. Where that is so of every
+policy there are no pictures of the model: those that are there are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 import update_tables  # noqa: E402 - the markers of generated tables
 from mixflow import models, simulate, visualization  # noqa: E402
 from mixflow.errors import MixflowError  # noqa: E402
-from mixflow.kvstore.costs import Spread, Workload, read  # noqa: E402
+from mixflow.files import write_atomically  # noqa: E402
+from mixflow.kvstore.costs import Costs, Spread, Workload, read  # noqa: E402
 from mixflow.kvstore.policy import Backup, Bounded, Sync  # noqa: E402
 from mixflow.kvstore.simulator import Network  # noqa: E402
 
@@ -62,7 +64,7 @@ def inception(overlapped: bool) -> Workload:
     )
 
 
-def sweeps(parameters: dict, seed: int) -> tuple[list[dict], list[str]]:
+def sweeps(parameters: dict, seed: int) -> tuple[list[dict], list[list[str]]]:
     """Rows of every case, and why others are missing."""
     calm = inception(overlapped=True)
     slow = replace(calm, spread=Spread(0.03, 0.01, 3.0))
@@ -89,7 +91,7 @@ def sweeps(parameters: dict, seed: int) -> tuple[list[dict], list[str]]:
                         steps=steps, network=replace(NETWORK, lose=lose), on_devices=True,
                     )  # fmt: skip
         except MixflowError as error:
-            missing.append(f"{label}: {error}")
+            missing.append([label, str(error)])
             continue
         rows += [{**row, "label": label} for row in made]
         print(label, [round(row["efficiency"], 3) for row in made], flush=True)
@@ -111,7 +113,34 @@ def passes(parameters: dict, seed: int) -> list[dict]:
     return rows
 
 
+def premises(parameters: dict, rows: list[dict]) -> list[str]:
+    """What the figures rest on, in lines; without figures, what the check rests on."""
+    if not rows:
+        return [
+            *Costs.from_json(parameters["costs"]).lines(),
+            f"measured on one worker: {parameters['processor']}, commit {parameters['commit']}",
+        ]
+    return [
+        *simulate.premises(parameters, rows),
+        f"modelled hosts have {CORES} cores, and one server each; a step of a device takes what "
+        "the paper's pass on one machine says",
+        "stragglers: 1 % of the steps of each device take 3 times as long; 10 x faster devices: a "
+        "tenth of the time, same bytes; lost: of messages, sent again after 0.5 s",
+    ]
+
+
 def draw(found: dict, convergence: dict, lines: list[str]) -> None:
+    """The pictures that there are figures for; others are removed."""
+    machines, paper = IMAGES / "scaling.png", IMAGES / "googlenet.png"
+    for path in (machines, paper):
+        path.unlink(missing_ok=True)
+    if found["machines"]:
+        visualization.plot_scaling(found["machines"], machines, lines, "Inception-BN, 10 Gb/s")
+    if found["passes"]:
+        draw_paper(paper, found["passes"], convergence, lines)
+
+
+def draw_paper(path: Path, rows: list[dict], convergence: dict, lines: list[str]) -> None:
     """The paper's figure: seconds of a pass, and accuracy by passes."""
     import matplotlib
 
@@ -121,7 +150,7 @@ def draw(found: dict, convergence: dict, lines: list[str]) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 5.6))
     kinds = {"paper": "paper (GK104 devices)", False: "model, no overlap", True: "model, overlap"}
     for number, (kind, label) in enumerate(kinds.items()):
-        own = [r for r in found["passes"] if kind == "paper" or r["overlapped"] == kind][:2]
+        own = [r for r in rows if kind == "paper" or r["overlapped"] == kind][:2]
         heights = [r["paper" if kind == "paper" else "pass_seconds"] for r in own]
         bars = left.bar(np.arange(2) + 0.27 * (number - 1), heights, 0.25, label=label)
         left.bar_label(bars, [f"{h:,.0f}" for h in heights], fontsize=7)
@@ -138,47 +167,72 @@ def draw(found: dict, convergence: dict, lines: list[str]) -> None:
     right.grid(alpha=0.3)
     figure.tight_layout(rect=(0, 0.03 * len(lines), 1, 1))
     figure.text(0.02, 0.01, "\n".join(lines), fontsize=7, family="monospace")
-    figure.savefig(IMAGES / "googlenet.png", dpi=80)
+    figure.savefig(path, dpi=80)
     pyplot.close(figure)
 
 
-def table(parameters: dict, found: dict, convergence: dict) -> str:
-    """Markdown."""
-    lines = [
-        "| policy | workload | workers | measured ms | model ms | off |",
-        "| --- | --- |" + " ---: |" * 4,
-    ]
-    lines += [
-        f"| {r['policy']} | {r['workload']} | {r['workers']} | {1e3 * r['measured']:.2f} | "
-        f"{1e3 * r['model']:.2f} | {100 * r['off']:+.0f} % |"
-        for r in parameters["check"]
-    ]
-    lines += ["", "Efficiency, % (machines across):", ""]
+def checked(parameters: dict) -> list[str]:
+    """Markdown: step times that were measured, and what the model says."""
+    made = [("policy", "workload", "workers", "measured ms", "model ms", "off")]
+    for row in [*parameters["check"], *parameters["beside"]]:
+        workers = row["workers"] if "workers" in row else f"1 beside {row['beside']}"
+        times = (f"{1e3 * row[kind]:.2f}" for kind in ("measured", "model"))
+        off = f"{100 * row['off']:+.0f} %"
+        made.append((row["policy"], row["workload"], str(workers), *times, off))
+    lines = ["| " + " | ".join(row) + " |" for row in made]
+    return [lines[0], "| --- | --- |" + " ---: |" * 4, *lines[1:]]
+
+
+def efficiency(rows: list[dict]) -> list[str]:
+    """Markdown: cases by machines."""
+    lines = ["Efficiency, % (machines across):", ""]
     lines += ["| | " + " | ".join(map(str, MACHINES)) + " |", "| --- |" + " ---: |" * len(MACHINES)]
-    for label in dict.fromkeys(r["label"] for r in found["machines"]):
-        own = {r["machines"]: r for r in found["machines"] if r["label"] == label}
+    for label in dict.fromkeys(r["label"] for r in rows):
+        own = {r["machines"]: r for r in rows if r["label"] == label}
         cells = [f"{100 * own[m]['efficiency']:.1f}" if m in own else "" for m in MACHINES]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    lines += ["", *(f"Not shown: {text}." for text in found["missing"])]
-    lines += [
-        "",
+    return [*lines, "", "![efficiency and throughput by machines](images/scaling.png)"]
+
+
+def compared(rows: list[dict]) -> list[str]:
+    """Markdown: the paper's seconds of a pass, and the model's."""
+    lines = [
         "| a pass over ILSVRC12 | 1 machine, s | 10 machines, s | ratio |",
         "| --- |" + " ---: |" * 3,
     ]
     lines.append(f"| paper | {PAPER[1]:,.0f} | {PAPER[10]:,.0f} | {PAPER[1] / PAPER[10]:.2f} |")
     for kind in (False, True):
-        one, ten = (r["pass_seconds"] for r in found["passes"] if r["overlapped"] == kind)
+        one, ten = (r["pass_seconds"] for r in rows if r["overlapped"] == kind)
         label = "model, overlapped" if kind else "model, not overlapped"
         lines.append(f"| {label} | {one:,.0f} | {ten:,.0f} | {one / ten:.2f} |")
+    return [*lines, "", "![seconds of a pass; accuracy by passes](images/googlenet.png)"]
+
+
+def learned(convergence: dict) -> list[str]:
+    """Markdown: accuracy by passes."""
     count = max(len(r["accuracy"]) for r in convergence["runs"])
     numbers = " | ".join(str(n + 1) for n in range(count))
-    lines += ["", f"| test accuracy after pass | {numbers} |",
-              "| --- |" + " ---: |" * count]  # fmt: skip
+    lines = [f"| test accuracy, %, after pass | {numbers} |", "| --- |" + " ---: |" * count]
     for run in convergence["runs"]:
         cells = [f"{100 * a:.1f}" for a in run["accuracy"]]
+        cells += [""] * (count - len(cells))
         lines.append(f"| {run['name']} | " + " | ".join(cells) + " |")
-    lines += ["", "Parameters:", "", *(f"    {text}" for text in found["premises"])]
-    return "\n".join(lines)
+    return [*lines, "", f"Commit {convergence['commit']} ({convergence['date']})."]
+
+
+def document(parameters: dict, found: dict, convergence: dict) -> str:
+    """Markdown; figures of the model where its check lets them stand."""
+    lines = [*checked(parameters), ""]
+    if found["machines"]:
+        lines += [*efficiency(found["machines"]), ""]
+    for reason in dict.fromkeys(text for _, text in found["missing"]):
+        labels = [f"*{label}*" for label, text in found["missing"] if text == reason]
+        lines += [f"Not shown: {', '.join(labels)}. {reason}.", ""]
+    if found["passes"]:
+        lines += [*compared(found["passes"]), ""]
+    lines += [*learned(convergence), "", "Parameters:", ""]
+    shown = premises(parameters, found["machines"])
+    return "\n".join([*lines, *(f"    {text}" for text in shown)])
 
 
 def main() -> None:
@@ -197,22 +251,12 @@ def main() -> None:
         try:
             pair = passes(parameters, args.seed)
         except MixflowError as error:
-            raise SystemExit(f"nothing is drawn: {error}") from None
+            pair, missing = [], [*missing, ["a pass over ILSVRC12", str(error)]]
         found = {"machines": rows, "missing": missing, "passes": pair}
-        target.write_text(json.dumps(found, indent=1) + "\n")
-    found["premises"] = [
-        *simulate.premises(parameters, found["machines"]),
-        f"modelled hosts have {CORES} cores, and one server each; a step of a device takes what "
-        "the paper's pass on one machine says",
-        "stragglers: 1 % of the steps of each device take 3 times as long; 10 x faster devices: a "
-        "tenth of the time, same bytes; lost: of messages, sent again after 0.5 s",
-    ]
-    visualization.plot_scaling(
-        found["machines"], IMAGES / "scaling.png", found["premises"], "Inception-BN, 10 Gb/s"
-    )
-    draw(found, convergence, found["premises"])
-    text = table(parameters, found, convergence)
-    DOCUMENT.write_text(update_tables.filled(DOCUMENT.read_text(), text))
+        write_atomically(target, (json.dumps(found, indent=1) + "\n").encode())
+    draw(found, convergence, premises(parameters, found["machines"]))
+    text = document(parameters, found, convergence)
+    write_atomically(DOCUMENT, update_tables.filled(DOCUMENT.read_text(), text).encode())
     print(text)
 
 

@@ -328,6 +328,29 @@ def test_overlap_by_blocks(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert overlap.figures([loud, loud])["rounds_left_out"] == 0  # it is all there is
 
 
+def test_figures_of_scaling_are_shown_where_the_check_holds(load: Any) -> None:
+    figures = load("scaling/figures.py")
+    parameters, found, convergence = (
+        json.loads((figures.RESULTS / f"{name}.json").read_text())
+        for name in ("parameters", "figures", "convergence")
+    )
+    text = figures.document(parameters, found, convergence)
+    assert text in figures.DOCUMENT.read_text()
+    for kind, name in (("machines", "scaling"), ("passes", "googlenet")):
+        link = f"images/{name}.png"
+        assert (figures.IMAGES / f"{name}.png").exists() == bool(found[kind]) == (link in text)
+    parameters["check"] = [{**row, "off": 0.01} for row in parameters["check"]]
+    made = figures.passes(parameters, 0)
+    rows = [{**row, "label": "dist_sync"} for row in made[:2]]
+    shown = {"machines": rows, "passes": made, "missing": [["a", "why"], ["b", "why"]]}
+    text = figures.document(parameters, shown, convergence)
+    assert "| paper | 14,000 | 1,400 | 10.00 |" in text and "| model, overlapped |" in text
+    assert "foretold within 1 %" in text and "Not shown: *a*, *b*. why." in text
+    parameters["check"] = [{**row, "off": -0.2} for row in parameters["check"]]
+    rows, missing = figures.sweeps(parameters, 0)
+    assert rows == [] and len(missing) == 6 and "nothing larger is shown" in missing[0][1]
+
+
 def test_the_table_of_failures_is_that_of_its_rows(load: Any) -> None:
     pytest.importorskip("psutil")
     report = load("failures/report.py")
