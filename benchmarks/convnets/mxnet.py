@@ -1,11 +1,12 @@
 """The same nets on MXNet 1.9.1, from the symbol files that ours writes."""
 
 import sys
-import time
 from pathlib import Path
 
 here = sys.path.pop(0)
 import mxnet as mx  # noqa: E402 - this file's own folder must not shadow the package
+
+import timed  # noqa: E402 - beside this folder
 
 sys.path.insert(0, here)
 VERSION = f"mxnet {mx.__version__}"
@@ -30,18 +31,7 @@ def case(name, train):
             if key != "softmax_label":
                 array[:] = mx.nd.random.uniform(-0.05, 0.05, shape=array.shape)
 
-        def measure():
-            mx.nd.waitall()
-            began = time.perf_counter()
-            executor.forward(is_train=train)
-            if train:
-                executor.backward()
-            for output in executor.outputs:
-                output.wait_to_read()
-            mx.nd.waitall()
-            return time.perf_counter() - began
-
-        return measure
+        return timed.steps(mx, executor, train)
 
     return build
 

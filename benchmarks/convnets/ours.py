@@ -3,10 +3,10 @@
 The symbols are written to .bench/symbols for MXNet, so that both run the same nets.
 """
 
-import time
 from pathlib import Path
 
 import mixflow as mx
+import timed
 from mixflow import models, profiler
 
 VERSION = f"mixflow {mx.__version__}"
@@ -43,16 +43,7 @@ def case(name, train):
             if key != "softmax_label":
                 mx.nd.random.uniform(-0.05, 0.05, out=array)
 
-        def measure():
-            mx.nd.waitall()
-            began = time.perf_counter()
-            executor.forward(is_train=train)
-            if train:
-                executor.backward()
-            mx.nd.waitall()
-            return time.perf_counter() - began
-
-        return measure
+        return timed.steps(mx, executor, train)
 
     return build
 

@@ -5,11 +5,12 @@ Its two workers take operators of either context, so that they overlap on one co
 
 import os
 import sys
-import time
 
 os.environ["MXNET_CPU_WORKER_NTHREADS"] = "2"  # else both contexts wait for one thread
 here = sys.path.pop(0)
 import mxnet as mx  # noqa: E402 - this file's own folder must not shadow the package
+
+import timed  # noqa: E402 - beside this folder
 
 sys.path.insert(0, here)
 VERSION = f"mxnet {mx.__version__}"
@@ -62,15 +63,7 @@ def case(name, groups):
         for key, array in executor.arg_dict.items():
             array[:] = mx.nd.random.uniform(-0.05, 0.05, array.shape) if "label" not in key else 1
 
-        def measure():
-            mx.nd.waitall()
-            began = time.perf_counter()
-            executor.forward(is_train=True)
-            executor.backward()
-            mx.nd.waitall()
-            return time.perf_counter() - began
-
-        return measure
+        return timed.steps(mx, executor)
 
     return build
 

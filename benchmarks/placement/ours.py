@@ -6,11 +6,10 @@
 The LSTM is placed by groups, a layer each, as in MXNet's example of model parallelism.
 """
 
-import time
-
 import numpy as np
 
 import mixflow as mx
+import timed
 
 VERSION = f"mixflow {mx.__version__}"
 CONTEXTS = (mx.cpu(0), mx.cpu(1))
@@ -98,15 +97,7 @@ def case(name, contexts):
     def build():
         executor = bound(name, contexts)
 
-        def measure():
-            mx.nd.waitall()
-            began = time.perf_counter()
-            executor.forward(is_train=True)
-            executor.backward()
-            mx.nd.waitall()
-            return time.perf_counter() - began
-
-        return measure
+        return timed.steps(mx, executor)
 
     return build
 

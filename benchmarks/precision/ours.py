@@ -6,9 +6,9 @@ Prints the bytes of the arenas too: they are the other half of the answer.
 """
 
 import sys
-import time
 
 import mixflow as mx
+import timed
 from mixflow import models
 
 VERSION = f"mixflow {mx.__version__}"
@@ -27,15 +27,7 @@ def case(name, batch, precision):
         plan = executor.plan(is_train=True)
         print(f"{name} {precision}: {plan.memory['arena']} bytes", file=sys.stderr)
 
-        def measure():
-            mx.nd.waitall()
-            began = time.perf_counter()
-            executor.forward(is_train=True)
-            executor.backward()
-            mx.nd.waitall()
-            return time.perf_counter() - began
-
-        return measure
+        return timed.steps(mx, executor)
 
     return build
 
