@@ -113,11 +113,12 @@ def python(program, environment):
         [sys.executable, program],
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     )
 
 
-def _die_with_parent():
+def die_with_parent():
+    """In a new process: it ends with the one that started it, however that ends."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

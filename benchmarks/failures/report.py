@@ -46,8 +46,9 @@ def table(rows: list[dict]) -> str:
         quiet, hurt = of(rows, name)
         if hurt and quiet:
             lines.append("| " + " | ".join([kind.text, *cells(quiet, hurt)]) + " |")
-    one = rows[-1]
-    where = f"{one['processor']}, {one['cores']} cores; commit {one['commit']} ({one['date']})"
+    machines = sorted({f"{row['processor']}, {row['cores']} cores" for row in rows})
+    commits = sorted({f"{row['commit']} ({row['date']})" for row in rows})
+    where = f"{'; '.join(machines)}; commit {', '.join(commits)}"
     return "\n".join([*lines, "", noise_text(rows), "", f"{where}."])
 
 

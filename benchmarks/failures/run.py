@@ -29,6 +29,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from kinds import KINDS  # noqa: E402
 
 import run as benchmarks  # noqa: E402 - facts on the machine
+from mixflow.files import write_atomically  # noqa: E402
 from mixflow.kvstore.spawner import _die_with_parent  # noqa: E402
 
 RESULTS = HERE.parent / "results" / "failures"
@@ -66,7 +67,7 @@ class Results:
             found.sort(key=lambda r: -1 if r["seed"] is None else r["seed"])
             RESULTS.mkdir(parents=True, exist_ok=True)
             lines = ",\n ".join(map(json.dumps, found))
-            (RESULTS / f"{row['kind']}.json").write_text(f"[{lines}]\n")
+            write_atomically(RESULTS / f"{row['kind']}.json", f"[{lines}]\n".encode())
 
     def all(self) -> list[dict]:
         return [row for name in sorted(self.rows) for row in self.rows[name]]

@@ -4,6 +4,8 @@ from importlib.metadata import version
 
 from programs import jobs, tasks
 
+from crew import free_port
+
 VERSION = f"mxnet {version('mxnet')}"
 WARM_UP = 0
 
@@ -11,7 +13,7 @@ WARM_UP = 0
 def processes(cell, out):
     common = {
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(jobs.free_port()),
+        "DMLC_PS_ROOT_PORT": str(free_port()),
         "DMLC_NODE_HOST": "127.0.0.1",
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": str(cell.workers),

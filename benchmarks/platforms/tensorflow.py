@@ -6,6 +6,8 @@ from importlib.metadata import version
 
 from programs import jobs, tasks
 
+from crew import free_port
+
 VERSION = f"tensorflow {version('tensorflow')}"
 WARM_UP = 0
 
@@ -14,7 +16,7 @@ def processes(cell, out):
     counts = {"worker": cell.workers}
     if cell.mode == "async":
         counts |= {"ps": 1, "chief": 1}
-    ports = {role: [jobs.free_port() for _ in range(n)] for role, n in counts.items()}
+    ports = {role: [free_port() for _ in range(n)] for role, n in counts.items()}
     command = jobs.program("train_tensorflow.py", cell, out)
     tail = json.dumps(ports)
     commands = [

@@ -4,12 +4,14 @@ from importlib.metadata import version
 
 from programs import jobs, tasks
 
+from crew import free_port
+
 VERSION = f"torch {version('torch')}"
 WARM_UP = 0
 
 
 def processes(cell, out):
-    port = str(jobs.free_port())
+    port = str(free_port())
     command = jobs.program("train_torch.py", cell, out)
     commands = [([*command, str(rank), port], {}) for rank in range(cell.workers)]
     return jobs.Processes(commands, cell.workers, cell.workers, cell.threads)

@@ -36,6 +36,7 @@ from workloads import WORKLOADS, sizes  # noqa: E402
 
 import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
+from mixflow.files import write_atomically  # noqa: E402
 from mixflow.kvstore import scaling  # noqa: E402
 from mixflow.kvstore.appliers import Optimizing  # noqa: E402
 from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
@@ -442,7 +443,7 @@ def fit() -> dict:
         "beside": crowded,
         **benchmarks.facts(1),
     }  # fmt: skip
-    TARGET.write_text(json.dumps(found, indent=1) + "\n")
+    write_atomically(TARGET, (json.dumps(found, indent=1) + "\n").encode())
     print("\n".join(costs.lines()))
     for row in [*rows, *crowded]:
         how = f"1 beside {row['beside']}" if "beside" in row else f"{row['workers']} workers"

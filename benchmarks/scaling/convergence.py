@@ -21,6 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow import datasets  # noqa: E402
+from mixflow.files import write_atomically  # noqa: E402
 from mixflow.kvstore.appliers import Optimizing  # noqa: E402
 from mixflow.kvstore.policy import Bounded, Sync  # noqa: E402
 from mixflow.kvstore.simulator import Cluster, Job, Network  # noqa: E402
@@ -174,7 +175,7 @@ def main() -> None:
                 "parameters": int(sum(replica.executor.arg_dict[n].size for n in replica.names)),
                 **benchmarks.facts(1),
             }  # fmt: skip
-            TARGET.write_text(json.dumps(content, indent=1) + "\n")
+            write_atomically(TARGET, (json.dumps(content, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

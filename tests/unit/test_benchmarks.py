@@ -111,6 +111,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a module of benchmarks/platforms/programs as its rivals' files do."""
 
     def module(name: str) -> Any:
+        monkeypatch.syspath_prepend(str(ROOT))  # as for a script of benchmarks/
         monkeypatch.syspath_prepend(str(ROOT / "platforms"))
         return importlib.import_module(f"programs.{name}")
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import json
 import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from crew import die_with_parent
 
 from . import tasks
 from .sampling import Sampler
@@ -57,20 +57,9 @@ class Unfinished(Exception):
     """A measurement did not end well; the text says how."""
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def program(name: str, cell: Cell, out: str, *more: str) -> list[str]:
     """The command of a rival's program, in this environment."""
     return [sys.executable, str(PROGRAMS / name), cell.to_json(), out, *more]
-
-
-def _die_with_parent() -> None:
-    """In a process of a platform: nobody else would end a server whose runner was killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -187,7 +176,7 @@ class Job:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=die_with_parent,
                 )
                 self._started.append(process)
         if self._cell in tasks.SAMPLED:
