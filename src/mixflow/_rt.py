@@ -379,6 +379,17 @@ class Core(Protocol):
 class NativeCore(Core, Protocol):
     """What the compiled core has besides."""
 
+    # Boards of a KVStore, where the system has shared memory (csrc/kvstore/desk.h, lane.h).
+    ServerDesk: Any  #: ServerDesk(address, bells): a server's boards; closes rounds on them
+    WorkerLane: Any  #: WorkerLane(notify, patience_ms): a worker's boards, and exchanges over them
+    LaneRoute: Any  #: LaneRoute(stops): where each slice of an exchange lies
+
+    def lane_layout(
+        self, sizes: Sequence[int], columns: int
+    ) -> tuple[int, list[int], list[list[int]]]:
+        """How a board for some slices (bytes of each) and workers lies in memory: bytes in all,
+        where the values begin, and by slice and column where the gradients do."""
+
     def run_kernel(
         self,
         kernel: Kernel,

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import MixflowError
 from .messages import (
+    SLOW_LINK,
     Applied,
     Array,
     Ask,
@@ -50,8 +51,6 @@ from .messages import (
 )
 from .policy import Part, Policy
 
-#: Bytes per second of a link that is slow but works.
-SLOW_LINK = 10e6
 #: Repeat times after which a small question is asked again.
 ASK_AFTER = 4
 #: Changes of membership (see `Join`) that one life of a worker may number: it joins, joins again at

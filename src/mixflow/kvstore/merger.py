@@ -36,6 +36,7 @@ from .messages import (
     Join,
     Leave,
     Message,
+    Outgoing,
     Pull,
     Push,
     Query,
@@ -45,7 +46,6 @@ from .messages import (
 )
 from .policy import Part, Policy, Sync
 
-Outgoing = list[tuple[str, Message]]
 #: A worker's request: who, and its number.
 Asker = tuple[str, int]
 
@@ -343,13 +343,12 @@ class Merger:
                 alone[key] = clock
             elif lane.version >= clock:  # also a repeat of a read whose answer was lost
                 self._give(key, [asker])
-            elif lane.asked >= clock:
-                lane.readers.append((asker, clock, message.worker))
             else:
-                # A later version than the worker's own clock can only be asked for.
-                lane.asked = clock
                 lane.readers.append((asker, clock, message.worker))
-                self._orders.append(Order(worker=message.worker, clocks={key: clock}))
+                if lane.asked < clock:
+                    # A later version than the worker's own clock can only be asked for.
+                    lane.asked = clock
+                    self._orders.append(Order(worker=message.worker, clocks={key: clock}))
         if alone:
             self._ask(message.worker, alone, asker, message.priority, message.rows)
 

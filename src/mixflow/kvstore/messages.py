@@ -15,6 +15,8 @@ import numpy as np
 from .policy import Part
 
 Array = np.ndarray[Any, Any]
+#: Bytes per second of a link that is slow but works: what is repeated is given the time to arrive.
+SLOW_LINK = 10e6
 
 
 @dataclass(slots=True)

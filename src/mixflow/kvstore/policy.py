@@ -188,11 +188,6 @@ class Policy:
         read."""
         return last + 1
 
-    def may_read(self, progress: Progress, members: Members, worker: int, clock: int) -> bool:
-        """Whether a worker that has pushed `clock` steps may read now: nobody is `missing`."""
-        opens = self.opens(progress, members, clock)
-        return opens and self.has_own(progress, members, worker, clock)
-
     def opens(self, progress: Progress, members: Members, clock: int) -> bool:
         """Whether reads at `clock` wait for no other worker.
 

@@ -14,13 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .messages import Array, Message, Outgoing, Replicate, Replicated
+from .messages import SLOW_LINK, Array, Message, Outgoing, Replicate, Replicated
 from .touched import Touched, patch, union
 
 ROSTER = ""
 VALUE = ""
-#: Bytes per second of a link that is slow but works.
-SLOW_LINK = 10e6
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .client import Client, Ticket
-from .merger import Merger, Order, Outgoing
-from .messages import Message
+from .merger import Merger, Order
+from .messages import Message, Outgoing
 
 if TYPE_CHECKING:
     from .simulator import Cluster

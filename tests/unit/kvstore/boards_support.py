@@ -31,6 +31,9 @@ class Words:
     def _view(self, at, like):
         return np.frombuffer(self.bytes.data, like.dtype, like.size, at)
 
+    def pairs(self):
+        return zip(self.version, self.durable, strict=True)
+
     def complete(self, index):
         return min(self.staged[index]) > self.version[index]
 
@@ -119,6 +122,7 @@ class TwinDesk:
                     break
         if self.under_way:
             self.under_way.pop(0)()
+            self.world.server_dies_here()
         return bool(self.under_way)
 
     def _round(self, words, index, key):

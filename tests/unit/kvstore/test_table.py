@@ -247,4 +247,6 @@ def check_quick_answers(draw):
         for worker in members:
             for clock in range(7):
                 missing = policy.missing(progress, members, worker, clock)
-                assert policy.may_read(progress, members, worker, clock) == (not missing)
+                opens = policy.opens(progress, members, clock)
+                may_read = opens and policy.has_own(progress, members, worker, clock)
+                assert may_read == (not missing)

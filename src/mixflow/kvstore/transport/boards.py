@@ -8,7 +8,7 @@ memory is used again only when all of them have let go, or are gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -50,9 +50,8 @@ class ServerBoards:
         self._name, self._blocks, self._channel_of = name, blocks, channel_of
         self._memory = blocks.empty(DESK_BYTES, np.uint8)
         self._memory[...] = 0
-        core: Any = _rt.core
-        self._core = core
-        self._native = core.ServerDesk(address_of(self._memory), BELLS)
+        self._core = cast(_rt.NativeCore, _rt.core)
+        self._native = self._core.ServerDesk(address_of(self._memory), BELLS)
         self._boards: dict[int, Array] = {}
 
     @property

@@ -64,7 +64,7 @@ class Call:
         return self._done.is_set()
 
     def finish(self, ticket: Ticket) -> None:
-        """Ends the call ."""
+        """Ends the call, and tells those who asked for it."""
         with self._lock:
             self.ticket = ticket
             self._done.set()
