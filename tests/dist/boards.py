@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import gate
 import numpy as np
 
 import mixflow as mx
@@ -21,6 +22,7 @@ if added:
     store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
 progress = open(os.path.join(out_folder, f"steps{store.rank}"), "a", buffering=1)  # noqa: SIM115 - to its end
 for step in range(store.first_step, steps):
+    gate.wait(out_folder, step)
     own = 1.0 if added else step + 1.0
     store.pushpull(keys, [mx.nd.ones(value.shape) * own for value in values], out=values)
     found = [np.unique(value.asnumpy()).tolist() for value in values]

@@ -1,13 +1,10 @@
-"""Commands as a user gives them, and what a job must not leave behind."""
+"""Commands as a user gives them."""
 
 import contextlib
 import io
 import json
 import subprocess
 import sys
-import time
-
-import psutil
 
 from mixflow.cli import main
 
@@ -43,38 +40,3 @@ def elsewhere(*words, code=0):
 
 def status(name, *more):
     return json.loads(mixflow("status", name, "--json", *more))
-
-
-def until(what, seconds=60, pause=0.05):
-    """Waits until something is true, and returns it."""
-    # Not by a clock: a machine may stop this process and those that it waits for.
-    for _ in range(int(seconds / pause)):
-        if found := what():
-            return found
-        time.sleep(pause)
-    raise AssertionError("it did not come true")
-
-
-def gone(pids):
-    """Whether processes have ended."""
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                return False
-    return True
-
-
-def enough(folder):
-    """Lets the workers of a counting job end, each after its step."""
-    (folder / "enough").touch()
-
-
-def last_values(folder):
-    """What the worker that has ended last has read: the largest values."""
-    found = [json.loads(path.read_text()) for path in folder.glob("end*")]
-    return max(found, key=lambda end: end["small"])
-
-
-def counted(folder):
-    """Steps of all workers together, from the lines that they have written."""
-    return sum(len(path.read_text().splitlines()) for path in folder.glob("steps*"))

@@ -1,10 +1,12 @@
-"""No process is left behind: what the tests of a module have started is gone when it ends."""
+"""No process is left behind: children end with their test, all others with its module."""
 
 import os
 import uuid
 
+import psutil
 import pytest
 import survivors
+from jobs_support import until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -14,3 +16,10 @@ def no_process_of_the_module_is_left_behind():
     yield
     left = survivors.left_behind(before)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    until(lambda: set(psutil.Process().children(recursive=True)) <= before, 10)

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 
+import gate
 import numpy as np
 
 import mixflow as mx
@@ -19,6 +20,7 @@ for key, value in values.items():
     store.init(key, value)
 store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
 for step in range(store.first_step, steps):
+    gate.wait(out_folder, step)
     for key, value in values.items():
         store.pushpull(key, mx.nd.ones(value.shape), out=value)
     mx.nd.waitall()

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import gate
 import numpy as np
 
 import mixflow as mx
@@ -27,6 +28,7 @@ def batch_ended(param):
     time.sleep(pause)
     with open(Path(out).with_name(f"steps{store.rank}"), "a") as file:
         file.write(f"{os.getpid()} {10 * param.epoch + param.nbatch}\n")
+    gate.wait(Path(out).parent, 10 * param.epoch + param.nbatch + 1)
 
 
 schedule = mx.lr_scheduler.FactorScheduler(step=20, factor=0.5, base_lr=0.5)

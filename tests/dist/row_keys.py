@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+import gate
 import numpy as np
 
 import mixflow as mx
@@ -17,6 +18,7 @@ rows = mx.nd.array([store.rank, 1999])
 ones = mx.nd.sparse.row_sparse_array((np.ones((2, 3), "float32"), rows), shape=SHAPE)
 out = mx.nd.sparse.zeros("row_sparse", SHAPE)
 for step in range(store.first_step, steps):
+    gate.wait(out_folder, step)
     store.push("table", ones)
     store.row_sparse_pull("table", out=out, row_ids=rows)
     out.wait_to_read()

@@ -1,16 +1,15 @@
 """Jobs whose rounds go by boards: processes killed at random moments of a loop that never rests."""
 
-import json
 import os
 import random
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
+import gate
 import pytest
-from test_jobs import nothing_is_left_behind  # noqa: F401 - a fixture
+from jobs_support import COUNT, beside, ends, progressed
 
 from mixflow import _rt
 from mixflow.kvstore.cluster import Job, JobOptions
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.skipif(
     not hasattr(_rt.core, "ServerDesk"), reason="the plain core has no boards"
 )
 PROGRAM = str(Path(__file__).with_name("boards.py"))
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 STEPS = 400
 
 
@@ -30,28 +28,15 @@ def run(folder, kind, kill=None, workers=2, servers=1):
     store = StoreOptions(deadline=30.0, repeat=0.1, bound=50_000)
     command = [sys.executable, PROGRAM, str(STEPS), str(folder), kind]
     job = Job(command, JobOptions(workers, servers, store, deadline=120.0))
-    if kill:
-        threading.Thread(target=kill, args=[job], daemon=True).start()
-    assert job.run() == 0
-    ends = [json.loads((folder / f"end{rank}").read_text()) for rank in range(workers)]
-    return job.events, ends
-
-
-def wait_for(folder, steps):
-    """Waits until worker 0 has done so many steps."""
-    deadline = time.monotonic() + 60
-    place = folder / "steps0"
-    while time.monotonic() < deadline:
-        if place.exists() and len(place.read_text().splitlines()) >= steps:
-            return
-        time.sleep(0.002)
+    assert (beside(job, kill) if kill else job.run()) == 0
+    return job.events, ends(folder, workers)
 
 
 @pytest.mark.parametrize("kind", ["replaced", "added"])
 def test_a_steady_job_goes_by_boards(tmp_path, kind):
-    _, ends = run(tmp_path, kind, workers=3, servers=2)
+    _, found = run(tmp_path, kind, workers=3, servers=2)
     total = 3.0 * STEPS
-    for end in ends:
+    for end in found:
         assert end["found"] == [[total]] * 2
         # All but the first step of each slice ('big' has three), unless a stop made them late.
         assert end["by_boards"] > 2 * STEPS
@@ -65,14 +50,17 @@ def test_whoever_is_killed_every_step_counts_once(tmp_path, kind, victim, number
 
     def kill(job):
         for at in (50, 200):  # boards are open again by then
-            wait_for(tmp_path, at + draw.randrange(100))
+            gate.close(tmp_path, at + 100)
+            progressed(tmp_path, at + draw.randrange(100), 0)
             time.sleep(draw.random() * 0.005)
             processes = job.servers if victim.startswith("server") else job.workers
             key = victim if victim.startswith("server") else int(victim[-1])
             os.kill(processes[key].pid, signal.SIGKILL)
+        gate.open_(tmp_path)
 
-    events, ends = run(tmp_path, kind, kill)
+    gate.close(tmp_path, 150)
+    events, found = run(tmp_path, kind, kill)
     killed = [e for e in events if e["who"] == victim and e.get("code") == -signal.SIGKILL]
     assert len(killed) == 2
-    assert [end["found"] for end in ends] == [[[2.0 * STEPS]] * 2] * 2
-    assert ends[0]["by_boards"] > 0
+    assert [end["found"] for end in found] == [[[2.0 * STEPS]] * 2] * 2
+    assert found[0]["by_boards"] > 0

@@ -8,26 +8,16 @@ import sys
 
 import pytest
 import survivors
-from commands_support import (
-    counted,
-    enough,
-    gone,
-    last_values,
-    mixflow,
-    start,
-    status,
-    until,
-)
-from test_jobs import COUNTER, progressed
+from commands_support import mixflow, start, status
+from jobs_support import COUNT, COUNTER, counted, enough, gone, last_values, progressed, until
 
 from mixflow.kvstore import registry
 
 pytest.importorskip("zmq")
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
 @pytest.fixture(autouse=True)
-def jobs_of_this_test(tmp_path, monkeypatch):
+def nothing_is_left_behind(tmp_path, monkeypatch):
     """No other jobs are seen, and none of its processes is left."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before = survivors.marked()

@@ -6,7 +6,6 @@ from pathlib import Path
 import equal
 import numpy as np
 import pytest
-from test_jobs import nothing_is_left_behind  # noqa: F401
 
 import mixflow as mx
 from mixflow.kvstore.cluster import Job, JobOptions

@@ -1,22 +1,18 @@
 """Jobs whose servers seem to be on another host: workers share a merger, which may die too."""
 
 import contextlib
-import json
 import os
 import signal
 import sys
-import threading
-import time
 
 import psutil
 import pytest
-from test_jobs import COUNTER, progressed
+from jobs_support import COUNT, COUNTER, beside, ends, progressed, until
 
 from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
 class Apart(LocalSpawner):
@@ -45,18 +41,13 @@ def test_a_job_counts_every_push_when_one_dies(tmp_path, victim, number):
     command = [sys.executable, COUNTER, "20", "0.02", str(tmp_path)]
     job = Job(command, JobOptions(2, 2, store, deadline=90.0), Apart())
 
-    def kill():
+    def kill(job):
         progressed(tmp_path, 2 + number % 15)
         seen.extend(mergers(job))
         for pid in seen if victim == "merger" else [job.workers[0].pid]:
             os.kill(pid, signal.SIGKILL)
 
-    threading.Thread(target=kill, daemon=True).start()
-    assert job.run() == 0
+    assert beside(job, kill, (tmp_path, 19)) == 0
     assert seen, "the workers share no merger"
-    ends = [json.loads((tmp_path / f"end{rank}").read_text()) for rank in range(2)]
-    assert ends == [{"small": [40.0], "big": [40.0]}] * 2
-    deadline = time.monotonic() + 15
-    while mergers(job) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not mergers(job), "a merger is left behind"
+    assert ends(tmp_path) == [{"small": [40.0], "big": [40.0]}] * 2
+    until(lambda: not mergers(job), 15)  # no merger is left behind

@@ -5,13 +5,11 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
-from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from jobs_support import COUNT, COUNTER, FIT, beside, ends, progressed
 
 from mixflow.cli import main
 from mixflow.errors import MixflowError, ParamError
@@ -21,8 +19,6 @@ from mixflow.kvstore.policy import Async
 from mixflow.kvstore.transport.faults import Faults
 
 pytest.importorskip("zmq")
-COUNTER = str(Path(__file__).with_name("counter.py"))
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
 def run(folder, workers=2, servers=2, steps=20, pause=0.02, kill=None, name="dist_sync", **options):
@@ -30,36 +26,13 @@ def run(folder, workers=2, servers=2, steps=20, pause=0.02, kill=None, name="dis
     store = StoreOptions(**{"deadline": 30.0, "repeat": 0.1, "bound": 1000, **options})
     command = [sys.executable, COUNTER, str(steps), str(pause), str(folder), name]
     job = Job(command, JobOptions(workers, servers, store, deadline=90.0))
-    if kill:
-        threading.Thread(target=kill, args=[job], daemon=True).start()
-    assert job.run() == 0
-    ends = [json.loads((folder / f"end{rank}").read_text()) for rank in range(workers)]
-    return job, ends
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind():
-    before = set(psutil.Process().children(recursive=True))
-    yield
-    deadline = time.monotonic() + 10
-    while set(psutil.Process().children(recursive=True)) - before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert set(psutil.Process().children(recursive=True)) <= before
-
-
-def progressed(folder, steps, rank="*"):
-    """Waits until some worker, or that of a rank, has done so many steps."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        done = [len(p.read_text().splitlines()) for p in folder.glob(f"steps{rank}")]
-        if done and max(done) >= steps:
-            return
-        time.sleep(0.01)
+    assert (beside(job, kill, (folder, steps - 1)) if kill else job.run()) == 0
+    return job, ends(folder, workers)
 
 
 def test_a_job_counts_every_push(tmp_path):
-    job, ends = run(tmp_path)
-    assert ends == [{"small": [40.0], "big": [40.0]}] * 2
+    job, found = run(tmp_path)
+    assert found == [{"small": [40.0], "big": [40.0]}] * 2
     assert not any(event.get("code") for event in job.events)
 
 
@@ -75,10 +48,9 @@ def test_a_killed_process_is_started_again_and_nothing_is_lost(tmp_path, victim,
         key = victim if victim.startswith("server") else int(victim[-1])
         os.kill(processes[key].pid, signal.SIGKILL)
 
-    job, ends = run(tmp_path, kill=kill)
+    job, found = run(tmp_path, kill=kill)
     assert [e for e in job.events if e["who"] == victim and e.get("code") == -signal.SIGKILL]
-    for end in ends:
-        assert end == {"small": [40.0], "big": [40.0]}
+    assert found == [{"small": [40.0], "big": [40.0]}] * 2
 
 
 def test_an_asynchronous_job_counts_too(tmp_path):
@@ -87,9 +59,9 @@ def test_an_asynchronous_job_counts_too(tmp_path):
         os.kill(job.servers["server0"].pid, signal.SIGKILL)
         os.kill(job.workers[0].pid, signal.SIGKILL)
 
-    _, ends = run(tmp_path, kill=kill, policy=Async(), name="dist_async")
+    _, found = run(tmp_path, kill=kill, policy=Async(), name="dist_async")
     # Whose push of a slice was the last has seen all of that slice.
-    assert max(end["small"][0] for end in ends) == 40
+    assert max(end["small"][0] for end in found) == 40
     last = [np.load(tmp_path / f"last{rank}.npy") for rank in range(2)]
     assert (np.maximum(*last) == 40).all()
 
@@ -102,8 +74,7 @@ def test_a_worker_that_is_lost_for_good_ends_the_job(tmp_path):
     store = StoreOptions(deadline=5.0, repeat=0.1)
     command = [sys.executable, COUNTER, "500", "0.01", str(tmp_path)]
     job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=60.0))
-    threading.Thread(target=kill, args=[job], daemon=True).start()
-    assert job.run() == -signal.SIGKILL
+    assert beside(job, kill, (tmp_path, 499)) == -signal.SIGKILL
 
 
 def test_the_others_go_on_if_so_configured(tmp_path):
@@ -114,8 +85,7 @@ def test_the_others_go_on_if_so_configured(tmp_path):
     store = StoreOptions(deadline=20.0, repeat=0.1, give_up=True)
     command = [sys.executable, COUNTER, "30", "0.01", str(tmp_path)]
     job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=60.0))
-    threading.Thread(target=kill, args=[job], daemon=True).start()
-    assert job.run() == 0
+    assert beside(job, kill, (tmp_path, 29)) == 0
     assert [e["what"] for e in job.events if e["who"] == "worker1"][-1] == "worker taken out"
     end = json.loads((tmp_path / "end0").read_text())["small"][0]
     assert 30 + 3 <= end <= 30 + 30
@@ -137,14 +107,11 @@ def test_options_are_checked():
         mx.kv.create("dist_sync")
 
 
-def fitted(folder, workers, batch_size, kill=None):
+def fitted(folder, workers, batch_size):
     out = folder / f"weights{workers}.npz"
-    program = str(Path(__file__).with_name("fit.py"))
     store = StoreOptions(deadline=30.0, repeat=0.1)
-    command = [sys.executable, program, str(out), str(batch_size)]
+    command = [sys.executable, FIT, str(out), str(batch_size)]
     job = Job(command, JobOptions(workers, 1, store, deadline=90.0))
-    if kill:
-        threading.Thread(target=kill, args=[job], daemon=True).start()
     assert job.run() == 0
     return dict(np.load(out))
 
@@ -211,8 +178,8 @@ def test_what_cannot_succeed_is_not_started_again(capfd):
 
 def test_a_job_on_a_bad_network_ends(tmp_path):
     faults = Faults.from_text("lose=0.05,repeat=0.05,delay=0.2")
-    _, ends = run(tmp_path, steps=10, pause=0, faults=faults)
-    assert ends == [{"small": [20.0], "big": [20.0]}] * 2
+    _, found = run(tmp_path, steps=10, pause=0, faults=faults)
+    assert found == [{"small": [20.0], "big": [20.0]}] * 2
 
 
 def test_a_report_tells_what_each_process_has_used(tmp_path):

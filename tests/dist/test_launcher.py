@@ -4,21 +4,19 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
+import gate
 import psutil
 import pytest
-from test_jobs import COUNTER, progressed
+from commands_support import start
+from jobs_support import COUNT, COUNTER, progressed, until
 
 from mixflow.cli import main
 from mixflow.kvstore import snapshot
 
 pytest.importorskip("zmq")
-MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
 def is_gone(process):
@@ -30,7 +28,8 @@ def test_a_killed_launcher_leaves_nothing_and_goes_on_from_its_snapshot(tmp_path
     draw, place = random.Random(number), tmp_path / "snapshots"
     command = ["launch", "-n", "2", "--snapshot-folder", str(place), "--snapshot-every", "5"]
     program = [sys.executable, COUNTER, "120", "0.03", str(tmp_path)]
-    launcher = subprocess.Popen([sys.executable, "-c", MAIN, *command, *program])
+    gate.close(tmp_path, 119)
+    launcher = start(*command, *program)
     progressed(tmp_path, 1 + draw.randrange(80))
     family = psutil.Process(launcher.pid).children(recursive=True)
     # The place of its state, by the lock that a server holds.
@@ -38,12 +37,8 @@ def test_a_killed_launcher_leaves_nothing_and_goes_on_from_its_snapshot(tmp_path
     assert folders and len(family) >= 3
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait(10)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if all(map(is_gone, family)) and not any(map(Path.exists, folders)):
-            break
-        time.sleep(0.1)
-    assert all(map(is_gone, family)) and not any(map(Path.exists, folders))
+    until(lambda: all(map(is_gone, family)) and not any(map(Path.exists, folders)), 20)
+    gate.open_(tmp_path)
     found = snapshot.complete(place)
     events = tmp_path / "events.json"
     assert main([*command, "--resume", "--events", str(events), *program]) == 0

@@ -3,20 +3,18 @@
 import os
 import signal
 import sys
-import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from test_jobs import nothing_is_left_behind, progressed  # noqa: F401
+from jobs_support import FIT, beside, progressed, until
 
 from mixflow.kvstore import snapshot
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 from mixflow.kvstore.plan import SnapshotOptions
 
-FIT = str(Path(__file__).with_name("fit.py"))
+#: A step of the fourth of five epochs, as `fit.py` counts.
+LATE = 49
 
 
 def fitted(folder, act=None, lease=0.2, pause=0.02, **options):
@@ -25,12 +23,7 @@ def fitted(folder, act=None, lease=0.2, pause=0.02, **options):
     store = StoreOptions(deadline=30.0, repeat=0.1, lease=lease)
     command = [sys.executable, FIT, str(folder / "out.npz"), "16", str(pause)]
     job = Job(command, JobOptions(1, 2, store, deadline=100.0, **options))
-    thread = threading.Thread(target=act, args=[job], daemon=True) if act else None
-    if thread is not None:
-        thread.start()
-    assert job.run() == 0
-    if thread is not None:
-        thread.join(5)
+    assert (beside(job, act, (folder, LATE)) if act else job.run()) == 0
     with np.load(folder / "out.npz") as found:
         made = len((folder / "steps0").read_text().splitlines())
         return {name: found[name] for name in found.files}, made
@@ -64,15 +57,13 @@ def test_a_lone_worker_resumes_from_a_snapshot(tmp_path, undisturbed):
     saved = SnapshotOptions(str(place), versions=15)
 
     def end(job):
-        while len(snapshot.complete(place)) < 2:
-            time.sleep(0.02)
+        until(lambda: len(snapshot.complete(place)) >= 2)
         os.kill(job.workers[0].pid, signal.SIGKILL)
 
     store = StoreOptions(deadline=30.0, repeat=0.1, lease=0.2)
     command = [sys.executable, FIT, str(tmp_path / "out.npz"), "16", "0.02"]
     job = Job(command, JobOptions(1, 2, store, worker_restarts=0, snapshots=saved))
-    threading.Thread(target=end, args=[job], daemon=True).start()
-    assert job.run() == -signal.SIGKILL
+    assert beside(job, end, (tmp_path, LATE)) == -signal.SIGKILL
     numbers = [n for n, _ in snapshot.complete(place)]
     assert len(numbers) >= 2 and all(n % 15 == 0 for n in numbers)
     (tmp_path / "steps0").unlink()

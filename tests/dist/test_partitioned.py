@@ -1,39 +1,16 @@
 """`PartitionedIter` in jobs of several workers."""
 
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.pipeline.partitions.local import START
 
 pytest.importorskip("zmq")
 PROGRAM = str(Path(__file__).with_name("fit_partitions.py"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind():
-    def executors():
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if START in process.cmdline():
-                    found.append(process.pid)
-            except psutil.Error:
-                continue
-        return set(found)
-
-    before = executors()
-    yield
-    deadline = time.monotonic() + 15
-    while executors() - before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert executors() <= before
 
 
 def fitted(folder, workers, batch_size, murder=False):

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,19 +15,20 @@ import pytest
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("zmq")
-from commands_support import (  # noqa: E402
+from commands_support import elsewhere, mixflow, start, status  # noqa: E402
+from jobs_support import (  # noqa: E402
+    COUNT,
+    COUNTER,
+    beside,
     counted,
-    elsewhere,
+    ends,
     enough,
     gone,
     last_values,
-    mixflow,
-    start,
-    status,
+    progressed,
     until,
 )
 from ray.cluster_utils import Cluster  # noqa: E402
-from test_jobs import COUNTER, progressed  # noqa: E402
 
 import mixflow as mx  # noqa: E402
 from mixflow.errors import MixflowError, ParamError  # noqa: E402
@@ -41,7 +41,6 @@ from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
 from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
 FULL = bool(os.environ.get("MIXFLOW_FULL_COUNTS"))
-COUNT = 20 if FULL else 1
 NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
 #: A node that refuses connections is lost after a second; one that is only slow is not.
 HEALTH = {
@@ -64,9 +63,7 @@ def cluster():
     yield made
     ray.shutdown()
     made.shutdown()
-    deadline = time.monotonic() + 15
-    while set(psutil.Process().children(recursive=True)) - before and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: set(psutil.Process().children(recursive=True)) <= before, 15)
 
 
 @pytest.fixture(autouse=True)
@@ -100,33 +97,10 @@ def job(folder, steps=20, pause=0.03, room=None, deadline=30.0, give_up=False, *
     return Job(command, JobOptions(2, 2, store, deadline=240.0, **options), RaySpawner(room=room))
 
 
-def beside(made, act):
-    """Runs a job while something is done to it."""
-    failed = []
-
-    def watched():
-        try:
-            act()
-        except BaseException as error:
-            failed.append(error)
-            made.stop()
-
-    thread = threading.Thread(target=watched, daemon=True)
-    thread.start()
-    code = made.run()  # ends soon where the other side has failed
-    thread.join(10)
-    assert not failed, failed
-    return code
-
-
 def memory():
     """Folders of Ray nodes' state in memory; those of local jobs begin with a host."""
     found = Path("/dev/shm").glob("mixflow-*/[0-9]*")
     return {path.parent for path in found}
-
-
-def ends(folder):
-    return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
 
 
 def what(made):
@@ -136,13 +110,13 @@ def what(made):
 def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
     made = job(tmp_path)
 
-    def kill():
+    def kill(made):
         progressed(tmp_path, 5)
         assert len({p.host for p in made.servers.values()}) == 2
         os.kill(made.servers["server1"].pid, signal.SIGKILL)
         os.kill(made.workers[1].pid, signal.SIGKILL)
 
-    assert beside(made, kill) == 0
+    assert beside(made, kill, (tmp_path, 19)) == 0
     assert ends(tmp_path) == [{"small": [40.0], "big": [40.0]}] * 2
     assert {e["who"] for e in made.events if e.get("code")} == {"server1", "worker1"}
 
@@ -179,13 +153,13 @@ def test_a_lost_node_loses_nothing_with_a_stand_by(cluster, tmp_path):
     made = job(tmp_path, steps=60, room=doomed.room)
     doomed.prepare(made)
 
-    def kill():
+    def kill(made):
         progressed(tmp_path, 10)
         here = [made.servers["server0"], *made.workers.values()]
         assert {process.host for process in here} == {doomed.node.node_id}
         doomed.die()
 
-    assert beside(made, kill) == 0
+    assert beside(made, kill, (tmp_path, 59)) == 0
     assert "host lost" in what(made) and "rolled back" not in what(made)
     assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
 
@@ -197,12 +171,12 @@ def test_without_a_stand_by_a_lost_node_takes_the_job_back(cluster, tmp_path, ca
     made = job(tmp_path, steps=60, room=doomed.room, replicas=0, snapshots=saved)
     doomed.prepare(made)
 
-    def kill():
+    def kill(made):
         until(lambda: snapshot.complete(place))
         time.sleep(random.Random(number).random())
         doomed.die()
 
-    assert beside(made, kill) == 0
+    assert beside(made, kill, (tmp_path, 59)) == 0
     back = [e for e in made.events if e["what"] == "rolled back"]
     assert len(back) == 1 and back[0]["snapshot"] >= 5
     text = f"the state of server0 is lost with {doomed.node.node_id}: the job goes back to snapshot"
@@ -216,12 +190,12 @@ def test_a_worker_that_never_comes_back_is_named_or_left_behind(cluster, tmp_pat
         folder.mkdir()
         made = job(folder, steps=60, worker_restarts=0, give_up=give_up)
 
-        def kill(made=made, folder=folder):
+        def kill(made, folder=folder):
             progressed(folder, 5)
             os.kill(made.workers[1].pid, signal.SIGKILL)
 
         began = time.monotonic()
-        code = beside(made, kill)
+        code = beside(made, kill, (folder, 59))
         last = [e["what"] for e in made.events if e["who"] == "worker1"][-1]
         if give_up:
             assert code == 0 and last == "worker taken out"
@@ -253,7 +227,7 @@ def test_workers_are_packed_and_servers_spread(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(places, "NEWCOMER_SECONDS", 1.0)
     made = job(tmp_path, steps=100000, pause=0.01)
 
-    def look():
+    def look(made):
         progressed(tmp_path, 3)
         assert len({p.host for p in made.workers.values()}) == 1
         assert len({p.host for p in made.servers.values()}) == 2
@@ -278,7 +252,8 @@ def detached(cluster, folder, pause=0.02, name="far"):
     """A job of the cluster; the terminal that has started it is gone."""
     program = folder / "say.py"
     program.write_text(
-        f"import sys; print('hear me', flush=True)\nexec(open({COUNTER!r}).read())\n"
+        f"import sys; print('hear me', flush=True); sys.path.append({os.path.dirname(COUNTER)!r})\n"
+        f"exec(open({COUNTER!r}).read())\n"
     )
     words = ["-n", 2, "-s", 2, "--detach", "--address", cluster.address, "--name", name]
     command = [sys.executable, program, 100000, pause, folder]

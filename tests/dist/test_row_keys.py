@@ -1,19 +1,18 @@
 """A job on a row_sparse table, with a worker and a server killed in the middle."""
 
-import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
+import gate
 import pytest
+from jobs_support import beside, ends, progressed
 
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
-from test_jobs import progressed
 
 STEPS = 60
 
@@ -22,6 +21,7 @@ def test_rows_are_counted_exactly_through_kills(tmp_path):
     def kill(job):
         progressed(tmp_path, 10)
         os.kill(job.workers[1].pid, signal.SIGKILL)
+        gate.close(tmp_path, 50)
         progressed(tmp_path, 30)
         os.kill(job.servers["server1"].pid, signal.SIGKILL)
 
@@ -29,10 +29,8 @@ def test_rows_are_counted_exactly_through_kills(tmp_path):
     program = str(Path(__file__).with_name("row_keys.py"))
     command = [sys.executable, program, str(STEPS), str(tmp_path)]
     job = Job(command, JobOptions(2, 2, store, deadline=90.0))
-    threading.Thread(target=kill, args=[job], daemon=True).start()
-    assert job.run() == 0
+    assert beside(job, kill, (tmp_path, 25)) == 0
     killed = {e["who"] for e in job.events if e.get("code") == -signal.SIGKILL}
     assert killed == {"worker1", "server1"}
     expected = {"0": [STEPS], "1": [STEPS], "1999": [2 * STEPS]}
-    for rank in range(2):
-        assert json.loads((tmp_path / f"end{rank}").read_text()) == expected
+    assert ends(tmp_path) == [expected] * 2

@@ -7,16 +7,14 @@ import time
 
 import numpy as np
 import pytest
-from commands_support import enough, last_values, until
-from test_jobs import nothing_is_left_behind, progressed  # noqa: F401
-from test_snapshots import counting, ends, fitted, run, what
+from jobs_support import COUNT, done_steps, ends, enough, last_values, progressed, until
+from test_snapshots import counting, fitted, run, what
 
 from mixflow.errors import ParamError
 from mixflow.kvstore import snapshot
 from mixflow.kvstore.plan import SnapshotOptions
 
 pytest.importorskip("zmq")
-COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
 def steps_of(folder):
@@ -68,16 +66,16 @@ def test_a_newcomer_may_be_killed_at_any_moment(tmp_path, number):
     def act(job):
         progressed(tmp_path, 5)
         job.scale(3)
-        while 2 not in job.workers:
-            time.sleep(0.01)
+        until(lambda: 2 in job.workers, pause=0.01)
         if draw.random() < 0.5:  # before or while it joins; else while it works
             time.sleep(2 * draw.random())
         else:
-            progressed(tmp_path, 1 + draw.randrange(20), 2)
+            some = 1 + draw.randrange(20)
+            until(lambda: done_steps(tmp_path, 2) >= some or done_steps(tmp_path) == 399)
         os.kill(job.workers[2].pid, signal.SIGKILL)
 
     job = counting(tmp_path, steps=400, pause=0.01)
-    run(job, act)
+    run(job, act, (tmp_path, 399))
     assert [e["code"] for e in job.events if e["who"] == "worker2" and "code" in e] == [-9, 0]
     done = steps_of(tmp_path)
     assert done[0] == done[1] == list(range(400))

@@ -1,23 +1,20 @@
 """Jobs that go back to a snapshot, or that another host stands by for: real processes."""
 
-import json
 import os
 import signal
 import sys
-import threading
-from pathlib import Path
+import time
 
+import gate
 import numpy as np
 import pytest
-from test_jobs import COUNTER, nothing_is_left_behind, progressed  # noqa: F401
+from jobs_support import COUNTER, FIT, beside, ends, progressed, until
 
 from mixflow.kvstore import snapshot
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions, policy_of
 from mixflow.kvstore.plan import SnapshotOptions
 from mixflow.kvstore.spawner import LocalSpawner
-
-FIT = str(Path(__file__).with_name("fit.py"))
 
 
 def counting(folder, steps=30, name="dist_sync", hosts=1, servers=2, pause=0.02, **options):
@@ -27,17 +24,8 @@ def counting(folder, steps=30, name="dist_sync", hosts=1, servers=2, pause=0.02,
     return Job(command, options, LocalSpawner(hosts))
 
 
-def run(job, act=None):
-    thread = threading.Thread(target=act, args=[job], daemon=True) if act else None
-    if thread:
-        thread.start()
-    assert job.run() == 0
-    if thread:
-        thread.join(5)
-
-
-def ends(folder):
-    return [json.loads((folder / f"end{rank}").read_text()) for rank in range(2)]
+def run(job, act=None, held=None):
+    assert (beside(job, act, held) if act else job.run()) == 0
 
 
 def what(job):
@@ -86,12 +74,11 @@ def test_without_replicas_a_lost_host_takes_the_job_back_to_its_snapshot(tmp_pat
     saved = SnapshotOptions(str(tmp_path / "snapshots"), versions=5)
 
     def act(job):
-        while not snapshot.complete(tmp_path / "snapshots"):
-            threading.Event().wait(0.02)
+        until(lambda: snapshot.complete(tmp_path / "snapshots"))
         job.spawner.lose_host("host1")
 
     job = counting(tmp_path, steps=120, name=name, hosts=2, replicas=0, snapshots=saved)
-    run(job, act)
+    run(job, act, (tmp_path, 119))
     back = [e for e in job.events if e["what"] == "rolled back"]
     assert len(back) == 1 and back[0]["snapshot"] >= 5
     assert "the job goes back to snapshot" in capfd.readouterr().err
@@ -105,7 +92,7 @@ def test_without_replicas_a_lost_host_takes_the_job_back_to_its_snapshot(tmp_pat
 
 def test_without_a_snapshot_it_goes_back_to_the_beginning(tmp_path):
     job = counting(tmp_path, hosts=2, replicas=0)
-    run(job, lose_after(tmp_path, 10))
+    run(job, lose_after(tmp_path, 10), (tmp_path, 29))
     assert [e["snapshot"] for e in job.events if e["what"] == "rolled back"] == [None]
     assert ends(tmp_path) == [{"small": [60.0], "big": [60.0]}] * 2
 
@@ -113,7 +100,7 @@ def test_without_a_snapshot_it_goes_back_to_the_beginning(tmp_path):
 @pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
 def test_with_a_replica_a_lost_host_loses_nothing(tmp_path, name):
     job = counting(tmp_path, name=name, hosts=3)
-    run(job, lose_after(tmp_path, 12))
+    run(job, lose_after(tmp_path, 12), (tmp_path, 29))
     assert "rolled back" not in what(job) and "host lost" in what(job)
     assert [e["recovers_from"] for e in job.events if "recovers_from" in e] == ["server0"]
     found = ends(tmp_path)
@@ -126,23 +113,25 @@ def test_both_hosts_one_after_the_other(tmp_path):
     def act(job):
         progressed(tmp_path, 8)
         job.spawner.lose_host("host0")
+        gate.close(tmp_path, 35)
         progressed(tmp_path, 25)
         os.kill(job.servers["server1"].pid, signal.SIGKILL)
+        gate.close(tmp_path, 59)
         progressed(tmp_path, 40)
         job.spawner.lose_host("host1")
 
     job = counting(tmp_path, steps=60, hosts=3)
-    run(job, act)
+    run(job, act, (tmp_path, 20))
     assert what(job).count("host lost") == 2 and "rolled back" not in what(job)
     assert ends(tmp_path) == [{"small": [120.0], "big": [120.0]}] * 2
 
 
-def fitted(folder, act=None, hosts=1, pause=0.02, **options):
+def fitted(folder, act=None, hosts=1, pause=0.02, held=None, **options):
     out = folder / "weights.npz"
     command = [sys.executable, FIT, str(out), "16", str(pause)]
     store = StoreOptions(deadline=30.0, repeat=0.1)
     job = Job(command, JobOptions(2, 2, store, deadline=100.0, **options), LocalSpawner(hosts))
-    run(job, act)
+    run(job, act, held)
     return job, dict(np.load(out))
 
 
@@ -153,13 +142,13 @@ def test_fit_goes_on_from_a_snapshot_as_if_nothing_had_happened(tmp_path):
 
     def act(job):
         place = tmp_path / "snapshots"
-        while not snapshot.complete(place):
-            threading.Event().wait(0.02)
-        threading.Event().wait(0.2)
+        until(lambda: snapshot.complete(place))
+        time.sleep(0.2)
         job.spawner.lose_host("host1")
 
     saved = SnapshotOptions(str(tmp_path / "snapshots"), versions=7)
-    job, lost = fitted(tmp_path / "lost", act, hosts=2, replicas=0, snapshots=saved)
+    folder = tmp_path / "lost"
+    job, lost = fitted(folder, act, 2, held=(folder, 45), replicas=0, snapshots=saved)
     assert "rolled back" in what(job)
     assert snapshot.newest(tmp_path / "snapshots").worker(1)["random"]
     for key, value in whole.items():

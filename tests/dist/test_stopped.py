@@ -4,40 +4,35 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 
 import pytest
-from test_jobs import COUNTER, nothing_is_left_behind, progressed  # noqa: F401
+from jobs_support import COUNTER, beside, progressed, until
 
 from mixflow.kvstore.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
 DEADLINE, STEPS = 3.0, 60
-#: Of the job that goes on meanwhile: some seconds for the one that comes back.
-MORE_STEPS = 140
 
 
-def stopped_job(folder, restarts, give_up, wake, steps=STEPS):
-    """A job whose worker 1 is stopped after some steps; `wake(job)` says when it may go on."""
+def stopped_job(folder, restarts, give_up, wake, then=None):
+    """A job whose worker 1 is stopped after some steps; `wake(job)` says when it may go on,
+    and `then(job)` when the job may end."""
     store = StoreOptions(deadline=DEADLINE, repeat=0.1, bound=1000, give_up=give_up)
-    command = [sys.executable, COUNTER, str(steps), "0.05", str(folder)]
+    command = [sys.executable, COUNTER, str(STEPS), "0.05", str(folder)]
     job = Job(command, JobOptions(2, 2, store, worker_restarts=restarts, deadline=100.0))
 
-    def act():
+    def act(job):
         progressed(folder, 8, 1)
         pid = job.workers[1].pid
         os.kill(pid, signal.SIGSTOP)
         if wake is not None:
             wake(job)
             os.kill(pid, signal.SIGCONT)
+        if then is not None:
+            then(job)
 
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    code = job.run()
-    thread.join(5)
-    return job, code
+    return job, beside(job, act, (folder, STEPS - 1))
 
 
 def ended(job):
@@ -61,8 +56,7 @@ def test_without_restarts_the_others_end_by_an_error_that_names_it(tmp_path, cap
 
 def test_one_that_wakes_up_goes_on_where_it_was_waited_for(tmp_path, capfd):
     def wake(job):
-        while ("worker0", 1) not in ended(job):
-            time.sleep(0.05)
+        until(lambda: ("worker0", 1) in ended(job))
 
     job, code = stopped_job(tmp_path, 5, False, wake)
     assert code == 0 and "got nothing from worker 1" in capfd.readouterr().err
@@ -75,13 +69,16 @@ def test_one_that_was_given_up_is_told_and_joins_again(tmp_path, capfd):
     def wake(job):
         progressed(tmp_path, 20, 0)  # without worker 1
 
-    job, code = stopped_job(tmp_path, 5, True, wake, MORE_STEPS)
+    def then(job):
+        until(lambda: ended(job) and job.status()["workers"][-1]["step"] is not None)
+
+    job, code = stopped_job(tmp_path, 5, True, wake, then)
     assert code == 0 and ended(job)[0] == ("worker1", 1)
     assert "worker 1, which was given up after 3 s" in capfd.readouterr().err
     done = steps_of(tmp_path, 1)
-    assert steps_of(tmp_path, 0) == list(range(MORE_STEPS)) and done[-1] == MORE_STEPS - 1
-    missed = MORE_STEPS - len(set(done))
+    assert steps_of(tmp_path, 0) == list(range(STEPS)) and done[-1] == STEPS - 1
+    missed = STEPS - len(set(done))
     assert missed >= 5, "the rounds in which it stood still are closed without it"
     # Of the step in which it was stopped, any part may have arrived.
-    counted = 2.0 * MORE_STEPS - missed
+    counted = 2.0 * STEPS - missed
     assert cells(tmp_path, 0) == cells(tmp_path, 1) <= {counted, counted + 1}

@@ -79,8 +79,8 @@ class Coordinator:
                 self._linger,
                 lambda _, said: self._log.write(said),
             )
-        except MixflowError as error:
-            self._error = str(error)
+        except Exception as error:  # whatever it is: nobody else would end this actor
+            self._error = str(error) if isinstance(error, MixflowError) else repr(error)
         self._ready.set()
         time.sleep(STOPPED_SECONDS)  # whoever waits for the card gets the error
         load("ray", "launch").kill(self._me)
