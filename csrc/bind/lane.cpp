@@ -222,6 +222,7 @@ void bind_worker(nb::module_& m) {
            [](WorkerLane& lane, uintptr_t address, size_t number, int channel, nb::object keep) {
              return lane.add_desk(at(address), number, channel, hold(keep));
            })
+      .def("drop_desk", &WorkerLane::drop_desk)
       .def("open",
            [](WorkerLane& lane, std::shared_ptr<kvstore::WorkerDesk> desk,
               const std::vector<size_t>& sizes, size_t columns, uintptr_t address, size_t column,

@@ -37,13 +37,17 @@ WorkerDesk::~WorkerDesk() {
 std::shared_ptr<WorkerLane> WorkerLane::make(int notify, int64_t patience_ms) {
   const std::shared_ptr<WorkerLane> made(new WorkerLane(notify, patience_ms));
   const std::lock_guard<std::mutex> lock(lanes().mutex);
-  lanes().all.push_back(made);
+  auto& all = lanes().all;
+  all.erase(std::remove_if(all.begin(), all.end(), [](const auto& one) { return one.expired(); }),
+            all.end());
+  all.push_back(made);
   ++lanes().count;
   return made;
 }
 
 std::shared_ptr<WorkerDesk> WorkerLane::add_desk(char* desk, size_t number, int channel,
                                                  std::shared_ptr<void> keep) {
+  join_ended();
   auto made = std::make_shared<WorkerDesk>();
   made->bell = reinterpret_cast<Bell*>(desk) + 1 + number;
   made->server_sleeps = &reinterpret_cast<Desk*>(desk)->sleeps;
@@ -57,6 +61,25 @@ std::shared_ptr<WorkerDesk> WorkerLane::add_desk(char* desk, size_t number, int 
   desks_.push_back(made);
   made->pump = std::thread([this, made] { pump(*made); });
   return made;
+}
+
+void WorkerLane::drop_desk(const std::shared_ptr<WorkerDesk>& desk) {
+  desk->lost = true;
+  ring(desk->bell->pump, true);
+}
+
+// A thread may not be waited for where it may wait for the caller: those that have ended are
+// joined when the next one begins.
+void WorkerLane::join_ended() {
+  std::vector<std::shared_ptr<WorkerDesk>> ended;
+  {
+    const Lock lock(mutex_);
+    const auto first = std::stable_partition(desks_.begin(), desks_.end(),
+                                             [](const auto& desk) { return !desk->ended; });
+    ended.assign(first, desks_.end());
+    desks_.erase(first, desks_.end());
+  }
+  for (const auto& desk : ended) desk->pump.join();
 }
 
 WorkerBoardRef WorkerLane::open(std::shared_ptr<WorkerDesk> desk, Layout layout, char* memory,
@@ -87,12 +110,12 @@ void WorkerLane::submit(const ExchangeRef& exchange) {
   advance_all();
 }
 
-// Copies the gradients to their places once those are free. True when it has.
-bool WorkerLane::stage(Lock& lock, Exchange& exchange) {
+// Copies the gradients to their places if those are free.
+void WorkerLane::stage(Lock& lock, Exchange& exchange) {
   for (const Piece& piece : exchange.pieces) {
     const WorkerBoard& board = *piece.board;
     const int64_t durable = board.board.slice(piece.slice).durable.load();
-    if (durable < board.board.staged(piece.slice, board.column).load()) return false;
+    if (durable < board.board.staged(piece.slice, board.column).load()) return;
   }
   exchange.busy = true;
   lock.unlock();
@@ -106,7 +129,7 @@ bool WorkerLane::stage(Lock& lock, Exchange& exchange) {
   lock.lock();
   exchange.busy = false;
   for (const Piece& piece : exchange.pieces) {
-    if (piece.board->dead) return false;
+    if (piece.board->dead) return;
   }
   for (const Piece& piece : exchange.pieces) {
     piece.board->board.staged(piece.slice, piece.board->column).fetch_add(1);
@@ -115,7 +138,6 @@ bool WorkerLane::stage(Lock& lock, Exchange& exchange) {
   steps_ += static_cast<int64_t>(exchange.pieces.size());
   bytes_ += static_cast<int64_t>(bytes);
   wake_server(exchange);
-  return true;
 }
 
 // The last worker of a round wakes the server, unless it is awake.
@@ -159,11 +181,11 @@ bool WorkerLane::advance(Lock& lock, const ExchangeRef& exchange) {
   if (!e.staged) {
     const bool over = std::any_of(e.pieces.begin(), e.pieces.end(),
                                   [this](const Piece& p) { return is_over(*p.board); });
-    if (!over) stage(lock, e);
     if (over) {
       fail(exchange);
       return false;
     }
+    stage(lock, e);
   }
   if (e.staged && (!e.pull || read(lock, e))) {
     remove(exchange);
@@ -207,12 +229,14 @@ void WorkerLane::advance_all(bool helper) {
 }
 
 void WorkerLane::pump(WorkerDesk& desk) {
-  while (!closed_) {
+  while (true) {
     const uint32_t seen = desk.bell->pump.load(std::memory_order_seq_cst);
-    advance_all();
-    if (closed_) break;
+    const bool last = closed_ || desk.lost;
+    advance_all();  // once more where the desk is lost: what is on its boards fails
+    if (last) break;
     sleep_on(desk.bell->pump, seen, desk.bell->pending.load() ? kPendingMs : kIdleMs);
   }
+  desk.ended = true;
 }
 
 ExchangeRef WorkerLane::writes(const engine::Tag* tag) const {

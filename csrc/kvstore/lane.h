@@ -26,6 +26,8 @@ struct WorkerDesk {
   int channel = -1;  // its own descriptor of a socket: a datagram of one byte wakes the server
   std::shared_ptr<void> keep;
   std::thread pump;
+  std::atomic<bool> lost{false};   // its pump is to end
+  std::atomic<bool> ended{false};  // its pump has ended
 };
 
 struct WorkerBoard {
@@ -72,6 +74,8 @@ class WorkerLane : public std::enable_shared_from_this<WorkerLane> {
 
   std::shared_ptr<WorkerDesk> add_desk(char* desk, size_t number, int channel,
                                        std::shared_ptr<void> keep);
+  // The server is gone; its boards are retired. Ends the desk's thread, without waiting for it.
+  void drop_desk(const std::shared_ptr<WorkerDesk>& desk);
   WorkerBoardRef open(std::shared_ptr<WorkerDesk> desk, Layout layout, char* memory, size_t column,
                       std::shared_ptr<void> keep);
 
@@ -108,9 +112,10 @@ class WorkerLane : public std::enable_shared_from_this<WorkerLane> {
 
   WorkerLane(int notify, int64_t patience_ms) : notify_(notify), patience_ms_(patience_ms) {}
   void pump(WorkerDesk& desk);
+  void join_ended();
   void advance_all(bool helper = false);
   bool advance(Lock& lock, const ExchangeRef& exchange);
-  bool stage(Lock& lock, Exchange& exchange);
+  void stage(Lock& lock, Exchange& exchange);
   bool read(Lock& lock, Exchange& exchange);
   void fail(const ExchangeRef& exchange);
   void remove(const ExchangeRef& exchange);

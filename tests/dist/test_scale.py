@@ -51,7 +51,8 @@ def test_joiners_and_leavers_count_exactly(tmp_path, name, number):
     for done in steps:  # without a gap, the newcomers from the middle on
         assert done == list(range(done[0], done[0] + len(done)))
     assert steps[0][0] == 0 and steps[2][0] > 0 and steps[3][0] > 0
-    assert all(done[-1] < steps[0][-1] for done in steps[1:])
+    if name == "dist_sync":  # else a worker may be ahead of the one that stays
+        assert all(done[-1] <= steps[0][-1] for done in steps[1:])
     total = float(sum(map(len, steps)))
     assert ends(tmp_path)[0] == {"small": [total], "big": [total]}
     asked = [e["who"] for e in job.events if e["what"] == "asked to leave"]

@@ -179,6 +179,9 @@ class TwinLane:
     def add_desk(self, address, number, channel, keep):
         return address
 
+    def drop_desk(self, desk):
+        pass
+
     def open(self, desk, sizes, columns, address, column, keep):
         return TwinBoard(self._world.words[address], column)
 

@@ -123,9 +123,11 @@ class Lane:
 
     def lost(self, server: str) -> None:
         """The connection to a server has ended: so have its boards."""
-        self._desks.pop(server, None)
         for board in [b for b in self._boards if b.server == server]:
             self._native.retire(board.native)
+        desk = self._desks.pop(server, None)
+        if desk is not None:
+            self._native.drop_desk(desk)
 
     def retire(self, slices: Iterable[str]) -> None:
         """Ends the use of boards of some slices: they go by messages now."""
