@@ -8,6 +8,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "bind/completion.h"
 #include "bind/modules.h"
 #include "bind/waits.h"
 #include "kvstore/desk.h"
@@ -31,17 +32,47 @@ struct PyRoute {
   std::vector<Stop> stops;
 };
 
+// Where the bytes of an exchange are: one array per key, a list of targets per key.
+struct Arrays {
+  std::vector<plan::Array> from;
+  std::vector<std::vector<plan::Array>> to;
+};
+
+Arrays arrays_of(nb::list gradients, nb::list targets) {
+  Arrays made;
+  for (nb::handle array : gradients) made.from.push_back(as_array(array).array);
+  for (nb::handle some : targets) {
+    made.to.emplace_back();
+    for (nb::handle array : some) made.to.back().push_back(as_array(array).array);
+  }
+  return made;
+}
+
+// Starts an exchange, whose `done` keeps the arrays.
+void submit(WorkerLane& lane, const ExchangeRef& exchange, const std::vector<Stop>& stops,
+            const Arrays& arrays) {
+  for (const auto& [board, slice, array, begin] : stops) {
+    kvstore::Piece piece;
+    piece.board = board;
+    piece.slice = slice;
+    if (exchange->push) piece.from = static_cast<const char*>(arrays.from[array].data()) + begin;
+    for (const plan::Array& target : arrays.to[array]) {
+      piece.to.push_back(static_cast<char*>(target.data()) + begin);
+    }
+    exchange->pieces.push_back(std::move(piece));
+  }
+  lane.submit(exchange);
+}
+
 // An exchange as an engine task. It ends when the lane says so, or whoever took it after it failed.
 class ExchangeTask final : public engine::Task {
  public:
   ExchangeTask(std::shared_ptr<WorkerLane> lane, ExchangeRef exchange, std::vector<Stop> stops,
-               std::vector<plan::Array> from, std::vector<std::vector<plan::Array>> to,
-               std::string name)
+               Arrays arrays, std::string name)
       : lane_(std::move(lane)),
         exchange_(std::move(exchange)),
         stops_(std::move(stops)),
-        from_(std::move(from)),
-        to_(std::move(to)),
+        arrays_(std::move(arrays)),
         name_(std::move(name)) {
     this->Task::lane = engine::Lane{engine::LaneKind::io, 0};
   }
@@ -49,20 +80,10 @@ class ExchangeTask final : public engine::Task {
   void run(engine::TaskContext& context) override {
     auto completion = context.defer();
     // The arrays live as long as the task is not ended, which the exchange outlives.
-    exchange_->done = [completion, from = from_, to = to_](std::exception_ptr error) {
+    exchange_->done = [completion, arrays = arrays_](std::exception_ptr error) {
       completion->done(std::move(error));
     };
-    for (const auto& [board, slice, array, begin] : stops_) {
-      kvstore::Piece piece;
-      piece.board = board;
-      piece.slice = slice;
-      if (exchange_->push) piece.from = static_cast<const char*>(from_[array].data()) + begin;
-      for (const plan::Array& target : to_[array]) {
-        piece.to.push_back(static_cast<char*>(target.data()) + begin);
-      }
-      exchange_->pieces.push_back(std::move(piece));
-    }
-    lane_->submit(exchange_);
+    submit(*lane_, exchange_, stops_, arrays_);
   }
   std::string describe() const override { return name_; }
 
@@ -70,13 +91,12 @@ class ExchangeTask final : public engine::Task {
   std::shared_ptr<WorkerLane> lane_;
   ExchangeRef exchange_;
   std::vector<Stop> stops_;
-  std::vector<plan::Array> from_;
-  std::vector<std::vector<plan::Array>> to_;
+  Arrays arrays_;
   std::string name_;
 };
 
-void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
-                const std::vector<std::vector<plan::Array>>& to) {
+void check_fits(const PyRoute& route, const Arrays& arrays) {
+  const auto& [from, to] = arrays;
   check(from.empty() || from.size() == to.size(), "[lane] expected targets for each gradient");
   for (const auto& [board, slice, array, begin] : route.stops) {
     check(array < to.size(), "[lane] expected targets for each stop");
@@ -89,43 +109,54 @@ void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
   }
 }
 
+ExchangeRef new_exchange(const Arrays& arrays, bool pull, nb::handle payload) {
+  auto made = std::make_shared<kvstore::Exchange>();
+  made->push = !arrays.from.empty();
+  made->pull = pull;
+  made->payload = hold(payload);
+  return made;
+}
+
 // Pushes the gradients (one array per key, or none at all) and, with `pull`, fills the targets (a
 // list per key).
 void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb::list gradients,
               nb::list targets, nb::list tags, const std::string& name, int priority, bool pull,
               bool inline_ok, nb::object payload) {
   const Entered scope;
-  std::vector<plan::Array> from;
-  std::vector<std::vector<plan::Array>> to;
-  for (nb::handle array : gradients) from.push_back(as_array(array).array);
-  for (nb::handle some : targets) {
-    to.emplace_back();
-    for (nb::handle array : some) to.back().push_back(as_array(array).array);
-  }
-  check_fits(route, from, to);
-  auto made = std::make_shared<kvstore::Exchange>();
-  made->push = !from.empty();
-  made->pull = pull;
-  made->payload = hold(payload);
-  std::vector<plan::Array> written;
-  for (const auto& some : to) written.insert(written.end(), some.begin(), some.end());
-  auto reads = from;
-  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, std::move(from),
-                                             std::move(to), name);
+  Arrays arrays = arrays_of(gradients, targets);
+  check_fits(route, arrays);
+  ExchangeRef made = new_exchange(arrays, pull, payload);
+  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, arrays, name);
   task->priority = priority;
   task->inline_ok = inline_ok;
   task->site = current_site();
-  for (const plan::Array& array : reads) task->reads.push_back(array.chunk->tag());
-  for (const plan::Array& array : written) {
-    made->tags.push_back(array.chunk->tag());
-    plan::declare_write(task.get(), array);
+  for (const plan::Array& array : arrays.from) task->reads.push_back(array.chunk->tag());
+  for (const auto& some : arrays.to) {
+    for (const plan::Array& array : some) {
+      made->tags.push_back(array.chunk->tag());
+      plan::declare_write(task.get(), array);
+    }
   }
   for (nb::handle tag : tags) {
-    const plan::ChunkRef& chunk = nb::cast<PyTag&>(tag).chunk;
-    made->tags.push_back(chunk->tag());
-    task->writes.push_back(chunk->tag());
+    made->tags.push_back(chunk_of(tag)->tag());
+    task->writes.push_back(chunk_of(tag)->tag());
   }
   push_unlocked([&] { plan::engine().push(std::move(task)); });
+}
+
+// `exchange` inside of a task that has the arrays and tags, and ends with it.
+void exchange_now(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route,
+                  nb::list gradients, nb::list targets, nb::list tags, bool pull,
+                  nb::object payload, const PyCompletion& completion) {
+  const Arrays arrays = arrays_of(gradients, targets);
+  check_fits(route, arrays);
+  const ExchangeRef made = new_exchange(arrays, pull, payload);
+  for (nb::handle tag : tags) made->tags.push_back(chunk_of(tag)->tag());
+  made->done = [ending = completion.ending, arrays](std::exception_ptr error) {
+    ending->done(std::move(error));
+  };
+  Unlocked unlocked;
+  submit(*lane, made, route.stops, arrays);
 }
 
 // An exchange that failed, for whoever ends it by other means.
@@ -231,6 +262,7 @@ void bind_worker(nb::module_& m) {
                               hold(keep));
            })
       .def("exchange", exchange)
+      .def("exchange_now", exchange_now)
       .def("retire",
            [](WorkerLane& lane, const WorkerBoardRef& board) {
              return words_of(lane, board, true);

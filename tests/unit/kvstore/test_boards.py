@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -393,6 +394,33 @@ def test_threads_that_help_and_threads_of_the_lane_end_each_exchange_once():
     with job(3, servers=2) as stores:
         counts = together(worker, stores)
     assert min(counts) > steps  # the first rounds went by messages, later ones if a stop was long
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_steps_that_were_asked_for_before_boards_were_opened_go_by_them(apart):
+    """Two workers have asked for every step before the third one makes the first round whole: a
+    training loop that never waits is always ahead like that."""
+    ready, steps = threading.Barrier(3), 40
+
+    def worker(store):
+        out, ones = mx.nd.zeros((3,)), mx.nd.ones((3,))
+        store.init("a", out)
+        if store.rank == 2:
+            ready.wait(30)
+        for _ in range(steps):
+            if apart:
+                store.push("a", ones)
+                store.pull("a", out)
+            else:
+                store.pushpull("a", ones, out)
+        if store.rank != 2:
+            ready.wait(30)
+        assert out.asnumpy().tolist() == [3, 3, 3]
+        return store._link.lane.steps
+
+    with job(3) as stores:
+        counts = together(worker, stores)
+    assert min(counts) > steps / 2
 
 
 def test_a_store_may_be_kept_from_boards():

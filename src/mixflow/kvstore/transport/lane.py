@@ -208,6 +208,18 @@ class Lane:
         """Pushes an engine task that goes by a route; see the core's `WorkerLane.exchange`."""
         self._native.exchange(*arguments)
 
+    def exchange_now(
+        self,
+        route: Any,
+        gradients: list[Any],
+        targets: list[list[Any]],
+        tags: list[Any],
+        detour: Detour,
+        completion: Any,
+    ) -> None:
+        """`exchange` inside of a task that has the arrays and `tags`, and ends with it."""
+        self._native.exchange_now(route, gradients, targets, tags, any(targets), detour, completion)
+
     def close(self) -> None:
         """Ends its threads; exchanges under way fail. Safe to call twice."""
         self._native.close()
