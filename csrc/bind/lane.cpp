@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <tuple>
 
@@ -13,6 +14,7 @@
 #include "bind/waits.h"
 #include "kvstore/desk.h"
 #include "kvstore/lane.h"
+#include "plan/runner.h"
 
 namespace mixflow::bind {
 namespace {
@@ -200,9 +202,50 @@ nb::tuple layout(const std::vector<size_t>& sizes, size_t columns) {
 // (areas' addresses, which counts, its sequence, where the value begins, text, version it tells of).
 using PyLedger = std::tuple<uintptr_t, uintptr_t, int, uint64_t, size_t, nb::bytes, int64_t>;
 
+// (bound plan, array of the sum, numbers by round (those of the last one stay, if `last` is none),
+// (address, bytes) of the states in the ledger's order, address of the count, version from which on
+// it counts no more, what has the states).
+using PyUpdate = std::tuple<nb::object, nb::object, std::vector<std::vector<double>>,
+                            std::vector<std::pair<uintptr_t, size_t>>, uintptr_t,
+                            std::optional<int64_t>, nb::object>;
+
+// One run of a plan, and waits for it. Runs without the GIL.
+void run_and_wait(const plan::BindingRef& binding, const std::vector<double>& numbers) {
+  plan::RunOptions options;
+  options.scalars = numbers.data();
+  options.num_scalars = numbers.size();
+  options.user = binding.get();
+  plan::push_run(binding, options);
+  for (const plan::Array& arg : binding->args()) {
+    const engine::TagRef& tag = arg.chunk->tag();
+    if (!plan::engine().idle(tag)) plan::engine().wait_for_write(tag);
+  }
+}
+
+kvstore::Update update_of(const PyUpdate& given) {
+  const auto& [bound, sum, numbers, states, count, last, keep] = given;
+  check(!numbers.empty(), "[lane] expected numbers of at least one round, got none");
+  const plan::Array& array = as_array(sum).array;
+  kvstore::Update made;
+  made.sum = static_cast<char*>(array.data());
+  made.run = [binding = nb::cast<PyBound&>(bound).binding, array, numbers = numbers,
+              held = hold(keep)](int64_t round) {
+    const size_t at = std::min(static_cast<size_t>(round), numbers.size() - 1);
+    run_and_wait(binding, numbers[at]);
+  };
+  for (const auto& [address, bytes] : states) made.states.emplace_back(at(address), bytes);
+  made.count = reinterpret_cast<int64_t*>(at(count));
+  if (last) made.last = *last;
+  return made;
+}
+
 void arm(ServerDesk& desk, int board, size_t slice, int dtype,
-         const std::optional<PyLedger>& ledger) {
-  if (!ledger) return desk.arm(board, slice, static_cast<DType>(dtype), nullptr);
+         const std::optional<PyLedger>& ledger, const std::optional<PyUpdate>& update) {
+  kvstore::Update given;
+  if (update) given = update_of(*update);
+  if (!ledger) {
+    return desk.arm(board, slice, static_cast<DType>(dtype), nullptr, std::move(given));
+  }
   const auto& [first, second, current, sequence, value_at, text, base] = *ledger;
   kvstore::LedgerPlace place;
   place.areas[0] = at(first);
@@ -212,7 +255,7 @@ void arm(ServerDesk& desk, int board, size_t slice, int dtype,
   place.value_at = value_at;
   place.text = std::string(text.c_str(), text.size());
   place.base = base;
-  desk.arm(board, slice, static_cast<DType>(dtype), &place);
+  desk.arm(board, slice, static_cast<DType>(dtype), &place, std::move(given));
 }
 
 std::vector<std::pair<int, size_t>> serve(ServerDesk& desk, const std::vector<int>& others,
@@ -297,7 +340,7 @@ void bind_lane(nb::module_& m) {
            })
       .def("close", &ServerDesk::close)
       .def("arm", arm, nb::arg("board"), nb::arg("slice"), nb::arg("dtype"),
-           nb::arg("ledger") = nb::none())
+           nb::arg("ledger") = nb::none(), nb::arg("update") = nb::none())
       .def("disarm", &ServerDesk::disarm)
       .def("publish", &ServerDesk::publish)
       .def("ring", &ServerDesk::ring_all)

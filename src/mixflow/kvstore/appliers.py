@@ -11,9 +11,10 @@ from .. import ndarray as nd
 from ..errors import MixflowError, ParamError, UnknownNameError, describe_unknown
 from ..ndarray.row_sparse import RowSparseNDArray
 from ..ndarray.rows import Rows
-from ..optimizer import Updater
+from ..optimizer import FusedUpdate, Updater
 from ..optimizer.describe import rebuild
 from ..optimizer.optimizer import state_list
+from .foreseen import ROUNDS, Foreseen
 from .messages import Array
 from .row_gradients import RowGradient, replace
 from .touched import Touched
@@ -39,6 +40,10 @@ class Optimizing:
         #: Schedules have a state: each slice has its own.
         self._schedule: Any = None
         self._schedules: dict[str, Any] = {}
+        #: Of slices whose rounds are foreseen: the weight, and the plan of its updates; where sums
+        #: go, by size and dtype (one at a time is made).
+        self._fused: dict[str, tuple[nd.NDArray, FusedUpdate]] = {}
+        self._totals: dict[tuple[int, Any], nd.NDArray] = {}
         #: Row numbers of slices that were updated by rows: as many bytes as rows, made once.
         self._numbers: dict[str, Array] = {}
 
@@ -70,6 +75,47 @@ class Optimizing:
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
         return False
+
+    def foresee(self, key: str, value: Array) -> Foreseen | None:
+        """See `slots.Applier`."""
+        if self._updater is None:
+            return Foreseen() if self.replaces and not self._pending.get(key) else None
+        updater, weight, name = self._updater, self._weight(key, value), self._name(key)
+        if not FusedUpdate.usable(updater.optimizer, [weight]):
+            return None
+        self._at_own_step(key)
+        if key not in self._fused or self._fused[key][0] is not weight:
+            total = self._total(weight)
+            self._fused[key] = weight, FusedUpdate(updater, [name], [weight], [total])
+        found = self._fused[key][1].foresee(ROUNDS)
+        if found is None:
+            return None
+        bound, numbers, rounds = found
+        made = enumerate(state_list(updater.states[name]))
+        count = np.array([updater.optimizer._counts.get(key, 0)], np.int64)
+        states: dict[str, Array] = {str(number): np.from_dlpack(state) for number, state in made}
+        states["count"] = count
+        return Foreseen(bound, self._total(weight), numbers, states, count, rounds)
+
+    def _total(self, weight: nd.NDArray) -> nd.NDArray:
+        """Where the sum of a slice's gradients goes before its update."""
+        kind = (weight.size, weight.dtype)
+        if kind not in self._totals:
+            self._totals[kind] = nd.zeros(weight.shape, dtype=weight.dtype)
+            self._totals[kind].wait_to_read()
+        return self._totals[kind]
+
+    def followed(self, key: str, rounds: int) -> None:
+        """See `slots.Applier`. Each of the updates is asked for its rate: schedules may have a
+        state."""
+        if self._updater is None:
+            return
+        self._at_own_step(key)
+        optimizer = self._updater.optimizer
+        for _ in range(rounds):
+            optimizer._update_count(key)
+            if optimizer.lr_scheduler is not None:
+                optimizer.lr_scheduler(optimizer.num_update)
 
     def _at_own_step(self, key: str) -> None:
         """Schedules go by a slice's own number of updates: those of others may be a step ahead,
@@ -121,6 +167,7 @@ class Optimizing:
         if known is None or known[0] is not value:
             made = nd.from_dlpack(value)
             self._weights[key] = (value, made)
+            self._fused.pop(key, None)  # it holds the old memory
             if known is None:
                 self._fill_states(key, made)
         return self._weights[key][1]
@@ -176,6 +223,7 @@ class Optimizing:
         self._schedule = self._updater.optimizer.lr_scheduler
         self._schedules.clear()
         self._weights.clear()
+        self._fused.clear()
 
     def _set_rate(self, value: dict[str, Any]) -> None:
         self._optimizer("learning_rate").set_learning_rate(value["value"])

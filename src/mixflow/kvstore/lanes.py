@@ -9,8 +9,9 @@ counts for nothing: whoever put it there sends it again, with the same part.
     messages --(a round closes in which all live workers offered)--> board
     board --(a new part by message, a change of members, a peer lost, a stand-by)--> messages
 
-Rounds are closed here, as if their pushes had come by message, or, while nothing but the sum is
-wanted, by the desk itself (`arm`), which the progress then follows (`absorb`).
+Rounds are closed here, as if their pushes had come by message, or, as far as their updates are
+foreseen (`foreseen.py`), by the desk itself (`arm`), which progress and counts then follow
+(`absorb`).
 
 Pure logic but for the memory (`Desk`), which the transport gives.
 """
@@ -25,6 +26,7 @@ import numpy as np
 
 from ..ndarray.rows import wide
 from .books import Books
+from .foreseen import Foreseen
 from .merging import Sum, copied
 from .messages import Array, Push
 from .policy import Part, Sync, Verdict
@@ -47,6 +49,8 @@ class Opened:
     gradients: list[list[Array]]
     first: int = 0
     armed: bool = False
+    #: Whether it was seen that the desk can't close its rounds, as settings stand.
+    plain: bool = False
 
 
 class Desk(Protocol):
@@ -65,9 +69,9 @@ class Desk(Protocol):
     def close(self, board: Opened) -> None:
         """Tells the workers that it is over. Its memory is theirs no more."""
 
-    def arm(self, board: Opened, index: int, ledger: Any, version: int) -> None:
-        """The desk closes rounds of a slice itself: the sum replaces the value, and goes to the
-        ledger's place if there is one. The slice and the ledger are at `version`."""
+    def arm(self, board: Opened, index: int, ledger: Any, version: int, foreseen: Foreseen) -> None:
+        """The desk closes rounds of a slice itself, as long as they are foreseen, and commits them
+        to the ledger's place if there is one. The slice and the ledger are at `version`."""
 
     def disarm(self, board: Opened, index: int) -> None:
         """It does no more."""
@@ -205,16 +209,19 @@ class Lanes:
             if more > 0:
                 progress.version += more
                 progress.applied += more * len(board.workers)
+                self._books.slots[name].applier.followed(name, more)
                 self.rounds += more
                 self._moved.append(name)
 
     def take(self, ready: Sequence[tuple[int, int]]) -> list[str]:
         """Puts complete rounds of boards where those of messages stand; gives their slices."""
+        self._follow()
         names = []
         for number, index in ready:
             board = self._boards.get(number)
             if board is None:
                 continue
+            self._disarm(board)  # what was foreseen of it is over
             name = board.names[index]
             slot = self._books.slots[name]
             step = slot.progress.version
@@ -240,35 +247,51 @@ class Lanes:
         self.desk.ring()
 
     def review(self, now: float) -> None:
-        """Lets the desk close rounds where nothing but sums is wanted, and nowhere else."""
+        """Lets the desk close rounds where it can."""
         if self._boards and not self._prompt():
             self.close(None, now)
         for board in self._boards.values():
             self._arm(board)
 
+    def forget(self) -> None:
+        """Nothing is foreseen any more: a setting is to change."""
+        for board in self._boards.values():
+            self._disarm(board)
+            board.plain = False
+
+    def _disarm(self, board: Opened) -> None:
+        if not board.armed:
+            return
+        assert self.desk is not None
+        self._follow()
+        board.armed = False
+        for index in range(len(board.names)):
+            self.desk.disarm(board, index)
+
     def _arm(self, board: Opened) -> None:
         assert self.desk is not None
-        wanted = self._sums_only(board)
-        if wanted == board.armed:
+        books = self._books
+        if not books.capture.quiet:
+            self._disarm(board)
             return
-        places = [self._place(name) for name in board.names] if wanted else []
-        board.armed = wanted and None not in places
-        for index, name in enumerate(board.names):
-            if board.armed:
-                version = self._books.slots[name].progress.version
-                self.desk.arm(board, index, places[index], version)
-            else:
-                self.desk.disarm(board, index)
+        if board.armed or board.plain or not all(map(books.is_durable, board.names)):
+            return
+        found = [pair for pair in map(self._foreseen, board.names) if pair is not None]
+        if len(found) < len(board.names):
+            board.plain = True
+            return
+        for index, (name, (foreseen, place)) in enumerate(zip(board.names, found, strict=True)):
+            self.desk.arm(board, index, place, books.slots[name].progress.version, foreseen)
+        board.armed = True
 
-    def _place(self, name: str) -> Any:
-        """Where the ledger takes a slice's values; () for nowhere, None where it can't."""
-        ledger = self._books.ledger
-        return ledger.place(name) if ledger.durable else ()
-
-    def _sums_only(self, board: Opened) -> bool:
-        books, kinds = self._books, {np.dtype(np.float32), np.dtype(np.float64)}
-        if not books.capture.quiet or not all(map(books.is_durable, board.names)):
-            return False
-        slots = {name: books.slots[name] for name in board.names}
-        plain = all(s.applier.replaces and s.value.dtype in kinds for s in slots.values())
-        return plain and not any(s.applier.states(name) for name, s in slots.items())
+    def _foreseen(self, name: str) -> tuple[Foreseen, Any] | None:
+        """How the desk may close rounds of a slice, and where the ledger takes them (() for
+        nowhere); None where it can't."""
+        slot, ledger = self._books.slots[name], self._books.ledger
+        if slot.value.dtype not in (np.float32, np.float64):
+            return None
+        foreseen = slot.applier.foresee(name, slot.value)
+        if foreseen is None:
+            return None
+        place = ledger.place(name, slot.value, foreseen.states) if ledger.durable else ()
+        return None if place is None else (foreseen, place)

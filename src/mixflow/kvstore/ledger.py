@@ -68,9 +68,10 @@ class SharedLedger:
         record, arrays = _record(key, value, states, progress)
         return key in self._files and self._files[key].patch(record, touched, arrays)
 
-    def place(self, key: str) -> Any:
+    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
         """See `slots.Ledger`: what `SliceFile.place` gives of the slice, if it was committed."""
-        return self._files[key].place() if key in self._files else None
+        arrays = [value, *(states[name] for name in sorted(states))]
+        return self._files[key].place(arrays) if key in self._files else None
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.slice"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import MixflowError
+from .foreseen import Foreseen
 from .messages import Array
 from .row_gradients import RowGradient, add, added, replace
 from .touched import Touched
@@ -134,6 +135,13 @@ class Assign:
 
     def restore(self, key: str, states: dict[str, Array]) -> None:
         """Keeps nothing."""
+
+    def foresee(self, key: str, value: Array) -> Foreseen | None:
+        """Every round, where the sum replaces the value."""
+        return Foreseen() if self.replaces else None
+
+    def followed(self, key: str, rounds: int) -> None:
+        """Counts nothing."""
 
 
 class Add(Assign):

@@ -109,7 +109,7 @@ class Shard:
             Enter: self._membership.enter,
             Place: lambda message, now: catalog.place(message),
             Init: self._init,
-            Configure: lambda message, now: catalog.configure(message),
+            Configure: self._configure,
             Ask: self._ask,
             FetchStates: lambda message, now: catalog.fetch_states(message),
             PutStates: self._put_states,
@@ -228,6 +228,10 @@ class Shard:
         self.lanes.close(None, now)
         self._membership.join(message)
         self.rounds.settle(self.slots, now)
+
+    def _configure(self, message: Configure, now: float) -> None:
+        self.lanes.forget()
+        self._catalog.configure(message)
 
     def _put_states(self, message: PutStates, now: float) -> None:
         self.lanes.close(None, now)

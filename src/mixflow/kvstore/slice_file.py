@@ -94,12 +94,14 @@ class SliceFile:
 
     # -- values that are committed natively
 
-    def place(self) -> tuple[int, int, int, int, int, bytes] | None:
-        """Where more values of the record last written may be committed, natively and by rounds
-        only: addresses of both areas, the one that counts, its sequence number, where the value
-        begins, and the text; None where this process has written none. The next `write` or `patch`
-        goes on from what was committed there."""
+    def place(self, arrays: Sequence[Array]) -> tuple[int, int, int, int, int, bytes] | None:
+        """Where more arrays of the record last written may be committed, natively and by rounds
+        only: addresses of both areas, the one that counts, its sequence number, where the arrays
+        begin, and the text; None where this process has written none, or one of other arrays. The
+        next `write` or `patch` goes on from what was committed there."""
         if self._map is None or not self._text:
+            return None
+        if self._shapes != [(array.dtype.str, array.size) for array in arrays]:
             return None
         self._placed = True
         address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .foreseen import Foreseen
 from .lateness import Lateness
 from .merging import Sum
 from .messages import Array
@@ -45,6 +46,13 @@ class Applier(Protocol):
     def restore(self, key: str, states: dict[str, Array]) -> None:
         """Takes back what `states` gave; it may keep the arrays."""
 
+    def foresee(self, key: str, value: Array) -> Foreseen | None:
+        """What closes the next rounds of dense gradients of a slice as `apply` would, until
+        anything else is called for it; None where only `apply` can."""
+
+    def followed(self, key: str, rounds: int) -> None:
+        """So many rounds that were foreseen are closed."""
+
 
 class Ledger(Protocol):
     """Keeps a shard's committed state; `Memory` forgets it with the process."""
@@ -66,9 +74,9 @@ class Ledger(Protocol):
         """`commit` of which value and states are given as the rows that were touched since the
         last one (`Touched.of`), states of other sizes in full. False: it takes a `commit`."""
 
-    def place(self, key: str) -> Any:
-        """Where values of a slice without states may be committed from now on by who knows the
-        form (`ledger.SliceFile.place`), until the next `commit`; None where that can't be."""
+    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
+        """Where such values and states may be committed from now on by who knows the form
+        (`ledger.SliceFile.place`), until the next `commit`; None where that can't be."""
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Makes the membership and the settings the durable ones (plain JSON values)."""
@@ -118,7 +126,7 @@ class Memory:
         self._slices[key] = (kept, kept_states, progress.to_json())
         return True
 
-    def place(self, key: str) -> Any:
+    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
         """Nowhere."""
         return None
 

@@ -6,6 +6,7 @@ numbers as scalars of the run. It is rebuilt when a rule changes its operator or
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,38 @@ class FusedUpdate:
             self._state = state
         for bound in self._bound:
             bound.run(self._numbers)
+
+    def foresee(self, runs: int) -> tuple[Any, list[list[float]], int | None] | None:
+        """What the next `runs` would do, on one device, with the optimizer as it stands.
+
+        Returns:
+            The bound plan, its numbers by run, and for how many runs that holds; None: for all,
+            with one list of numbers. Nothing where rules can't be asked for ahead.
+        """
+        optimizer = self._updater.optimizer
+        if not optimizer.rule_reads:
+            return None
+        schedule, most = optimizer.lr_scheduler, optimizer.num_update
+        before = {i: optimizer._counts[i] for i in self._indices if i in optimizer._counts}
+        steady = schedule is None and optimizer._rule_state() is not None
+        optimizer.lr_scheduler = copy.deepcopy(schedule)  # some have a state
+        self._state = None
+        numbers: list[list[float]] = []
+        bound: Any = None
+        try:
+            for _ in range(1 if steady else runs):
+                optimizer._update_count(self._indices)
+                self._prepare([optimizer.update_rule(i) for i in self._indices])
+                if bound is not None and bound is not self._bound[0]:
+                    break
+                bound = self._bound[0]
+                numbers.append(self._numbers)
+        finally:
+            optimizer.lr_scheduler, optimizer.num_update = schedule, most
+            for index in self._indices:
+                optimizer._counts.pop(index, None)
+            optimizer._counts.update(before)
+        return bound, numbers, None if steady else len(numbers)
 
     def _prepare(self, rules: Sequence[UpdateRule]) -> None:
         """The numbers of a run, equal ones once, and the plan for them."""

@@ -233,9 +233,13 @@ class Optimizer:
     #: Whether `update_rule` depends on a parameter's count of updates, other than by the schedule.
     #: Each class says it for itself: what a subclass overrides may count.
     rule_counts = True
+    #: Whether `update_rule` only reads, so that it can be asked ahead of an update. Each class says
+    #: that for itself, too.
+    rule_reads = False
 
     def __init_subclass__(cls) -> None:
         cls.rule_counts = vars(cls).get("rule_counts", True)
+        cls.rule_reads = vars(cls).get("rule_reads", False)
 
     def _rule_state(self) -> dict[str, Any] | None:
         """All that the rules depend on, to be compared; None where only they can tell."""

@@ -15,7 +15,13 @@ from mixflow.kvstore.simulator import Network
 from mixflow.kvstore.transport.zeromq import Server
 
 
-def shard_of(number, workers, servers, options):
+class Stores(list):
+    """The stores of a job, and its servers."""
+
+    servers = ()
+
+
+def shard_of(number, workers, servers, options, ledger=None):
     """The shard of a job's server, as `serve` makes it."""
     return Shard(
         f"server{number}",
@@ -26,6 +32,7 @@ def shard_of(number, workers, servers, options):
         deadline=options.deadline,
         give_up=options.give_up,
         decode=decode,
+        ledger=ledger,
     )
 
 
@@ -40,18 +47,20 @@ def on_threads(stack, *served):
 
 
 @contextmanager
-def job(workers, servers=1, **options):
-    """Servers on threads, and one store per worker."""
+def job(workers, servers=1, ledgers=(), **options):
+    """Servers on threads, with ledgers if given, and one store per worker."""
     pytest.importorskip("zmq")
     options = StoreOptions(**{"deadline": 20.0, "bound": 100, **options})
     with ExitStack() as stack:
-        shards = [shard_of(number, workers, servers, options) for number in range(servers)]
+        kept = [*ledgers, *[None] * servers]
+        shards = [shard_of(n, workers, servers, options, kept[n]) for n in range(servers)]
         made = [Server(shard, "tcp://127.0.0.1:*", options.faults) for shard in shards]
         addresses = {server.shard.name: server.address for server in made}
         on_threads(stack, *made)
-        stores = [
+        stores = Stores(
             DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
-        ]
+        )
+        stores.servers = made
         yield stores
         together(lambda store: store.close(), stores)
 
