@@ -40,9 +40,10 @@ class Optimizing:
         #: Schedules have a state: each slice has its own.
         self._schedule: Any = None
         self._schedules: dict[str, Any] = {}
-        #: Of slices whose rounds are foreseen: the weight, and the plan of its updates; where sums
-        #: go, by size and dtype (one at a time is made).
+        #: Of slices whose rounds are foreseen: the weight, and the plan of its updates; what was
+        #: compiled for them; where sums go, by size and dtype (one at a time is made).
         self._fused: dict[str, tuple[nd.NDArray, FusedUpdate]] = {}
+        self._plans: dict[Any, Any] = {}
         self._totals: dict[tuple[int, Any], nd.NDArray] = {}
         #: Row numbers of slices that were updated by rows: as many bytes as rows, made once.
         self._numbers: dict[str, Array] = {}
@@ -85,15 +86,16 @@ class Optimizing:
             return None
         self._at_own_step(key)
         if key not in self._fused or self._fused[key][0] is not weight:
-            total = self._total(weight)
-            self._fused[key] = weight, FusedUpdate(updater, [name], [weight], [total])
+            grads = [self._total(weight)]
+            made = FusedUpdate(updater, [name], [weight], grads, self._plans)
+            self._fused[key] = weight, made
         found = self._fused[key][1].foresee(ROUNDS)
         if found is None:
             return None
         bound, numbers, rounds = found
-        made = enumerate(state_list(updater.states[name]))
+        arrays = enumerate(state_list(updater.states[name]))
         count = np.array([updater.optimizer._counts.get(key, 0)], np.int64)
-        states: dict[str, Array] = {str(number): np.from_dlpack(state) for number, state in made}
+        states: dict[str, Array] = {str(number): np.from_dlpack(state) for number, state in arrays}
         states["count"] = count
         return Foreseen(bound, self._total(weight), numbers, states, count, rounds)
 
@@ -224,6 +226,7 @@ class Optimizing:
         self._schedules.clear()
         self._weights.clear()
         self._fused.clear()
+        self._plans.clear()
 
     def _set_rate(self, value: dict[str, Any]) -> None:
         self._optimizer("learning_rate").set_learning_rate(value["value"])

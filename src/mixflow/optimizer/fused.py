@@ -27,6 +27,7 @@ class FusedUpdate:
         updater: holds the optimizer and the states.
         indices: index of each parameter for the optimizer.
         weights, grads: arrays; the plan of each context is bound to those that lie there.
+        plans: keeps what was compiled, for other updates of arrays of the same kinds.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class FusedUpdate:
         indices: Sequence[Any],
         weights: Sequence[NDArray],
         grads: Sequence[NDArray],
+        plans: dict[Any, Any] | None = None,
     ) -> None:
         self._updater = updater
+        self._compiled = {} if plans is None else plans
         self._indices = list(indices)
         self._weights = list(weights)
         self._grads = list(grads)
@@ -115,18 +118,23 @@ class FusedUpdate:
         found = self._plans.get(signature)
         if found is None:
             devices = dict.fromkeys(w.device for w in self._weights)
-            found = self._plans[signature] = [self._build(rules, slots, d) for d in devices]
+            built = [self._build(signature, rules, slots, d) for d in devices]
+            found = self._plans[signature] = built
         self._bound = found
 
     def _build(
         self,
+        signature: Any,
         rules: Sequence[UpdateRule],
         slots: Mapping[tuple[str, float], int],
         device: tuple[int, int],
     ) -> Any:
         graph, arrays = self._graph(rules, slots, device)
-        compiled = compile_graph(graph, default_backend(), device=device)
-        return compiled.plan.bind(arrays)
+        kinds = tuple((array.shape, np.dtype(array.dtype)) for array in arrays)
+        kind = (signature, device, kinds)
+        if kind not in self._compiled:
+            self._compiled[kind] = compile_graph(graph, default_backend(), device=device).plan
+        return self._compiled[kind].bind(arrays)
 
     def _graph(
         self,
