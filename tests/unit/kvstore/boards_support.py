@@ -161,7 +161,7 @@ class TwinDesk:
     def fall_asleep(self):
         """A step on the way to sleep: it sees nothing to do, says that it sleeps, looks again."""
         if not self.idle:
-            self.idle = not self.complete()
+            self.idle = not (self.under_way or self.complete())
         elif not self.sleeps:
             self.sleeps = True
         elif self.looks_again():
