@@ -26,8 +26,9 @@ LINE = 64
 class Memory:
     """A board of one slice, and its words as the test sees them."""
 
-    def __init__(self):
-        total, (value,), (gradients,) = _rt.core.lane_layout([SIZE * FLOAT.itemsize], COLUMNS)
+    def __init__(self, size=SIZE):
+        self.size = size
+        total, (value,), (gradients,) = _rt.core.lane_layout([size * FLOAT.itemsize], COLUMNS)
         whole = np.zeros(total + 4096, np.uint8)
         begin = -address_of(whole) % 4096
         self.bytes = whole[begin : begin + total]
@@ -36,7 +37,7 @@ class Memory:
         self.gradients = [self._floats(place) for place in gradients]
 
     def _floats(self, at):
-        return self.bytes[at : at + SIZE * FLOAT.itemsize].view(FLOAT)
+        return self.bytes[at : at + self.size * FLOAT.itemsize].view(FLOAT)
 
     @property
     def version(self):
@@ -76,7 +77,7 @@ def desk(desk_memory):
 
 
 def opened(desk, board):
-    return desk.open([SIZE * FLOAT.itemsize], address_of(board.bytes), [0, 1, 2], [0])
+    return desk.open([board.size * FLOAT.itemsize], address_of(board.bytes), [0, 1, 2], [0])
 
 
 @pytest.mark.parametrize("missing", range(COLUMNS))
@@ -92,6 +93,32 @@ def test_a_desk_closes_a_round_when_the_last_one_has_put_its_gradient(desk, boar
         assert desk.serve([], [], 0) == []
         assert (board.version, board.durable, desk.rounds) == (round_ + 1,) * 3
         assert board.value.tolist() == [30 + 3 * round_] * SIZE
+
+
+def test_a_desk_shows_a_round_when_it_is_whole(desk):
+    board, wrong = Memory(1 << 18), []  # long enough to be seen half written
+    number = opened(desk, board)
+    desk.arm(number, 0, code(FLOAT))
+    ready = threading.Barrier(2)
+
+    def read():
+        for round_ in range(1, 21):
+            ready.wait(30)
+            while board.version < round_:
+                pass
+            found = board.value[-1], board.value[0]
+            if found != (3 * round_,) * 2:
+                wrong.append(found)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for round_ in range(1, 21):
+        for column in range(COLUMNS):
+            board.stage(column, round_)
+        ready.wait(30)
+        desk.serve([], [], 0)
+    reader.join(30)
+    assert wrong == []
 
 
 def test_a_desk_tells_of_rounds_that_it_may_not_close(desk, board):
