@@ -166,6 +166,11 @@ def seen_of(array):
     return np.from_dlpack(_rt.core.fresh_handle(array)).tolist()
 
 
+def serve_until(done, desk, wake, channels):
+    while not done():
+        desk.serve([wake], [channel.fileno() for channel in channels], 600_000)
+
+
 def until(condition):
     for _ in range(3000):
         if condition():
@@ -210,6 +215,41 @@ def test_a_lane_reads_what_is_whole_and_keeps_its_gradient_until_that_is_durable
     out.wait_to_read()
 
 
+def test_a_desk_looks_again_before_it_sleeps(desk, desk_memory):
+    """A worker is done while the desk looks at other slices: it sees nobody asleep, and rings no
+    one."""
+    slices, rounds = 4000, 500
+    total, *_ = _rt.core.lane_layout([FLOAT.itemsize] * slices, 1)
+    memory = np.zeros(total + LINE, np.uint8)
+    memory = memory[-address_of(memory) % LINE :]
+    words = memory[: LINE * (1 + 2 * slices)].view(np.int64).reshape(-1, 8)
+    sleeps, fence = desk_memory[:4].view(np.uint32), threading.Lock()
+    number = desk.open([FLOAT.itemsize] * slices, address_of(memory), [0], [0] * slices)
+    desk.arm(number, 0, code(FLOAT))
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wake_out, wake_in = os.pipe()
+    ends = threading.Event()
+    server = threading.Thread(target=serve_until, args=(ends.is_set, desk, wake_out, [theirs]))
+    with mine, theirs, os.fdopen(wake_out), os.fdopen(wake_in, "wb", 0) as wake:
+        server.start()
+        try:
+            for round_ in range(rounds):
+                words[1 + slices, 0] = round_ + 1
+                with fence:  # as the core does: the word is there before the other one is read
+                    pass
+                if sleeps[0]:
+                    sleeps[0] = 0
+                    mine.send(b"!")
+                for _ in range(1000):  # most often it is closed at once, and the desk still awake
+                    if words[1, 0] > round_:
+                        break
+                until(lambda expected=round_ + 1: words[1, 0] == expected)
+        finally:
+            ends.set()
+            wake.write(b"x")
+            server.join(30)
+
+
 def test_no_wake_is_lost(desk, desk_memory, board):
     """A desk that sleeps until it is rung, and workers that wait for nothing else."""
     rounds = 1500
@@ -219,11 +259,6 @@ def test_no_wake_is_lost(desk, desk_memory, board):
     desk.arm(number, 0, code(FLOAT))
     done = [0] * COLUMNS
     wake_out, wake_in = os.pipe()
-
-    def serve():
-        listening = [mine.fileno() for mine, _ in pairs]
-        while max(done) < rounds:
-            desk.serve([wake_out], listening, 600_000)
 
     def work(column):
         lane = lanes[column]
@@ -241,7 +276,10 @@ def test_no_wake_is_lost(desk, desk_memory, board):
             assert out.asnumpy().tolist() == [COLUMNS] * SIZE
 
     threads = [threading.Thread(target=work, args=(c,), daemon=True) for c in range(COLUMNS)]
-    server = threading.Thread(target=serve, daemon=True)
+    mine = [one for one, _ in pairs]
+    server = threading.Thread(
+        target=lambda: serve_until(lambda: min(done) == rounds, desk, wake_out, mine), daemon=True
+    )
     for thread in (*threads, server):
         thread.start()
     idle, before = 0, list(done)
