@@ -3,6 +3,7 @@
 import itertools
 import os
 import socket
+import struct
 import threading
 import time
 
@@ -12,7 +13,7 @@ import pytest
 import mixflow as mx
 from mixflow import _rt
 from mixflow.dtype import code
-from mixflow.kvstore.slice_file import SliceFile
+from mixflow.kvstore.slice_file import HEADER, SliceFile
 from mixflow.kvstore.transport.boards import address_of
 
 pytestmark = pytest.mark.skipif(
@@ -143,6 +144,11 @@ def test_a_desk_commits_rounds_to_a_ledger_file(desk, board, tmp_path):
         assert found == record
         assert value.tolist() == [3 * round_] * SIZE
         assert kept.since == (round_ + 1, COLUMNS * (round_ + 1))
+        # The round before is whole beside it: a process may die in the middle of the next one.
+        content = (tmp_path / "a").read_bytes()
+        capacity = struct.unpack_from("<Q", content, 8)[0]
+        areas = [struct.unpack_from("<Q", content, HEADER + n * capacity)[0] for n in (0, 1)]
+        assert sorted(areas) == [round_ + 1, round_ + 2]
 
 
 def test_other_arrays_than_those_of_the_file_have_no_place(tmp_path):

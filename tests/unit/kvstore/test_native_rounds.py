@@ -1,6 +1,7 @@
 """Rounds that a server's desk closes without Python have the bits, states and counts of others."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,14 @@ from store_support import job, together
 
 import mixflow as mx
 from mixflow import _rt
+from mixflow.dtype import code
+from mixflow.errors import MXNetError
+from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.foreseen import ROUNDS
 from mixflow.kvstore.ledger import SharedLedger
+from mixflow.kvstore.transport.boards import _update, address_of
+from mixflow.optimizer import Updater
+from mixflow.optimizer.describe import describe
 
 pytestmark = pytest.mark.skipif(
     not hasattr(_rt.core, "ServerDesk"), reason="the plain core has no boards"
@@ -150,3 +157,76 @@ def test_what_the_desk_can_not_close_is_left_to_python(tmp_path):
     assert_same(
         by_desk, trained(tmp_path, lambda: mx.optimizer.Test(rescale_grad=0.5), boards=False)
     )
+
+
+class Drawn(mx.optimizer.SGD):
+    """A rule that changes something when it is asked for."""
+
+    def update_rule(self, index):
+        self.rescale_grad /= 2
+        return super().update_rule(index)
+
+
+class Half(mx.lr_scheduler.LRScheduler):
+    """A schedule with a state: each question halves the rate."""
+
+    def __call__(self, num_update):
+        self.base_lr /= 2
+        return self.base_lr
+
+
+def applier_of(optimizer):
+    """An applier with this very optimizer, and a slice that was updated once."""
+    made, value = Optimizing(), np.zeros(3, np.float32)
+    made.configure("optimizer", describe(mx.optimizer.SGD()))
+    made._updater = Updater(optimizer)
+    made._schedule = optimizer.lr_scheduler
+    made.apply("0/0", value, np.ones(3, np.float32), 1)
+    return made, value
+
+
+def test_a_rule_that_changes_something_is_not_asked_ahead():
+    applier, value = applier_of(Drawn(rescale_grad=8.0))
+    assert not Drawn.rule_reads
+    assert applier.foresee("0/0", value) is None
+    assert applier._updater.optimizer.rescale_grad == 4.0
+
+
+def test_what_is_foreseen_is_what_comes_and_changes_nothing():
+    applier, value = applier_of(mx.optimizer.Adam(0.5, lr_scheduler=Half(64.0)))
+    foreseen = applier.foresee("0/0", value)
+    assert foreseen.rounds == len(foreseen.numbers) == ROUNDS
+    assert foreseen.numbers == applier.foresee("0/0", value).numbers
+    optimizer = applier._updater.optimizer
+    assert (optimizer._counts["0/0"], foreseen.count.tolist()) == (1, [1])
+    rates = []
+    for _ in range(3):
+        optimizer._update_count("0/0")
+        rates.append(list(optimizer.update_rule("0/0").scalars.values()))
+    assert [list(numbers) for numbers in foreseen.numbers[:3]] == rates
+
+
+def test_schedules_follow_the_rounds_of_the_desk():
+    applier, value = applier_of(mx.optimizer.SGD(lr_scheduler=Half(64.0)))
+    fifth = applier.foresee("0/0", value).numbers[4]
+    applier.followed("0/0", 4)
+    assert applier.states("0/0")["count"].tolist() == [5]
+    assert applier.foresee("0/0", value).numbers[0] == fifth
+
+
+def test_numbers_that_only_a_setting_can_change_are_asked_for_once():
+    applier, value = applier_of(mx.optimizer.SGD(0.9, learning_rate=0.5))
+    foreseen = applier.foresee("0/0", value)
+    assert (foreseen.rounds, len(foreseen.numbers)) == (None, 1)
+
+
+def test_an_update_has_numbers():
+    memory = np.zeros(64 * 3, np.uint8)
+    desk = _rt.core.ServerDesk(address_of(memory), 1)
+    total, *_ = _rt.core.lane_layout([12], 1)
+    board = np.zeros(total, np.uint8)
+    number = desk.open([12], address_of(board), [0], [0])
+    applier, value = applier_of(mx.optimizer.SGD())
+    foreseen = replace(applier.foresee("0/0", value), numbers=[])
+    with pytest.raises(MXNetError, match="expected numbers of at least one round, got none"):
+        desk.arm(number, 0, code(np.dtype(np.float32)), None, _update(foreseen, 0))
