@@ -508,7 +508,7 @@ class Job:
         client = Client(
             f"launcher{uuid.uuid4().hex}", rank, lambda key: "", self.options.store.policy
         )
-        link = Link(client, addresses)
+        link = Link(client, addresses, token=self.rendezvous.token)
         epoch = EPOCHS * self.roll.lives.get(rank, 0) + EPOCHS - 1
         try:
             call = link.call("leave", lambda c, now: c.leave(addresses, epoch, now))

@@ -61,6 +61,7 @@ class Member(KVStore):
         merger: makes sure that this host has a merger, and gives its address: pushes and pulls go
             through it. None: straight to the servers.
         resumed: whether the servers have started from a snapshot.
+        token: of the job, for servers that ask for it.
 
     `first_step` tells how many steps this worker had done before it was started again, and
     `steps_to_skip` how many of them `Module.fit` has not let go by yet. `restored` is what this
@@ -82,6 +83,7 @@ class Member(KVStore):
         host: str = "",
         merger: Callable[[], str] | None = None,
         resumed: bool = False,
+        token: str = "",
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -110,7 +112,14 @@ class Member(KVStore):
             client.via = MERGER
         options = self.options
         self._link = Link(
-            client, addresses, options.faults, find, host, self._lost, by_boards=options.boards
+            client,
+            addresses,
+            options.faults,
+            find,
+            host,
+            self._lost,
+            by_boards=options.boards,
+            token=token,
         )
         self._closed = False
         self._sampler: Sampler | None = None
@@ -308,6 +317,7 @@ class Member(KVStore):
             host,
             merger if _merges(found, host) else None,
             bool(found["start"]["snapshot"]),
+            token,
         )
         made._part = int(found["share"])
         made._sampler = start_sampler(

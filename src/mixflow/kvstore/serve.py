@@ -182,7 +182,7 @@ def main() -> None:
     options = StoreOptions.from_json(task["options"])
     host = os.environ.get("DMLC_NODE_HOST", "")
     shard = make_shard(task, options)
-    server = Server(shard, task["bind"], options.faults, host)
+    server = Server(shard, task["bind"], options.faults, host, token=task["token"])
     if task["recover"]:
         server.others.at(task["recover"], task["recover_address"])
     threading.Thread(target=_follow_parent, args=[server], daemon=True).start()
