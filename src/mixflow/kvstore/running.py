@@ -11,7 +11,9 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,8 +51,11 @@ def run_job(
 
     Returns:
         Its exit code; negative: a worker was ended by that signal.
+
+    Raises:
+        SystemExit: this process was told to end, by SIGTERM or SIGHUP; all of the job has ended.
     """
-    with contextlib.ExitStack() as after:
+    with _ending_by_signal(), contextlib.ExitStack() as after:
         claim = _claim(name, bool(args.name or args.detach), args.detach)
         if claim:
             after.callback(claim.end, keep=args.detach)
@@ -73,8 +78,7 @@ def _run(
     try:
         result = (_ended(job, job.run()), "")
     except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        result = (130, "interrupted") if interrupted else (1, str(error))
+        result = _result_of(error)
         if args.detach:
             print(f"mixflow: {error}", file=sys.stderr, flush=True)
         raise
@@ -83,6 +87,39 @@ def _run(
         if desk:
             desk.result = result
     return result[0]
+
+
+def _result_of(error: BaseException) -> tuple[int, str]:
+    """Exit code and text of a job that has ended by an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, SystemExit):
+        return int(error.code or 0), "ended by a signal"
+    return 1, str(error)
+
+
+@contextlib.contextmanager
+def _ending_by_signal() -> Iterator[None]:
+    """Scope in which SIGTERM and a terminal that closes end the job in order: what its workers have
+    started too, and with its reports. What is ignored stays so (nohup); only the main thread can
+    be told."""
+    names = [n for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    here = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if here]
+    mine = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+
+    def end(number: int, _: object) -> None:
+        for each in mine:
+            signal.signal(each, signal.SIG_IGN)  # it is ending
+        raise SystemExit(128 + number)
+
+    for number in mine:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
