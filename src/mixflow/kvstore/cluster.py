@@ -10,6 +10,7 @@ it (`replicas=1`); else the whole job goes back to its last snapshot, workers in
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import uuid
@@ -130,17 +131,17 @@ class Job:
         Raises:
             MixflowError: it did not end within its deadline, or can't go on.
             FormatError: the snapshot to resume from is damaged.
+            ParamError: the folder of snapshots is another job's.
         """
-        try:
-            if self.options.resume:
-                self._found = self._newest()
-                if self._found:
-                    self._note("resumed", "job", snapshot=self._found.number)
+        folder = self.options.snapshots.folder
+        with contextlib.ExitStack() as after:
+            after.callback(self.close)
+            if folder:
+                after.enter_context(snapshot.held(folder))
+                self._look_for_snapshots(folder)
             self._begin()
             self._begun = True
             return self._watch()
-        finally:
-            self.close()
 
     def report(self) -> dict[str, Any]:
         """What the job was, what happened, and what its processes have used, as plain values."""
@@ -193,6 +194,18 @@ class Job:
             self._rendezvous.close()
 
     # -- generations: a job begins again when it goes back to a snapshot
+
+    def _look_for_snapshots(self, folder: str) -> None:
+        """Finds what to resume; what another job has left is not removed by mistake."""
+        if self.options.resume:
+            self._found = self._newest()
+            if self._found:
+                self._note("resumed", "job", snapshot=self._found.number)
+        elif left := snapshot.complete(folder):
+            raise ParamError(
+                f"[launch] expected --resume or a folder without snapshots, got snapshot "
+                f"{left[-1][0]} in {folder}; a job that begins anew would remove it"
+            )
 
     def _newest(self) -> Snapshot | None:
         folder = self.options.snapshots.folder

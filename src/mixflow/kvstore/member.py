@@ -356,9 +356,7 @@ class Member(KVStore):
 
         Returns:
             Whether to go on; False: this worker was asked to leave, and should come to its end.
-
-        Raises:
-            FileError: the snapshot's folder is not writable.
+            A snapshot that can't be written is told on standard error.
         """
         if self._pulse is None:
             return True
