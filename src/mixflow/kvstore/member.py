@@ -281,17 +281,14 @@ class Member(KVStore):
         Raises:
             MixflowError: not inside a job, or its servers do not start within the deadline.
         """
-        try:
-            uri, port = os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"]
-            rank, token = int(os.environ["DMLC_WORKER_ID"]), os.environ["MIXFLOW_JOB_TOKEN"]
-        except (KeyError, ValueError) as error:
-            raise MixflowError(
-                f"[kvstore] expected '{name}' inside a job, got no {error}; start the program with "
-                "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
-            ) from None
+        uri, port, rank, token = _environment(name)
         host = os.environ.get("DMLC_NODE_HOST", "")
         enquirer = Enquirer(f"tcp://{uri}:{port}", token, f"worker{rank}")
-        found = _hello(enquirer, rank, policy_of(name).name)
+        try:
+            found = _hello(enquirer, rank, policy_of(name).name)
+        except BaseException:
+            enquirer.close()
+            raise
         options = StoreOptions.from_json(found["options"])
         task = {
             "address": address_of(hashlib.blake2b(token.encode(), digest_size=8).hexdigest(), host),
@@ -431,6 +428,24 @@ class Member(KVStore):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _environment(name: str) -> tuple[str, str, int, str]:
+    """Host and port of the rendezvous, this worker's rank and the job's token.
+
+    Raises:
+        MixflowError: they are not there, or no number.
+    """
+    names = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_WORKER_ID", "MIXFLOW_JOB_TOKEN")
+    missing = [each for each in names if not os.environ.get(each)]
+    uri, port, rank, token = (os.environ.get(each, "") for each in names)
+    if missing or not rank.isdecimal():
+        wrong = f"no {missing[0]}" if missing else f"DMLC_WORKER_ID {rank!r:.80}"
+        raise MixflowError(
+            f"[kvstore] expected '{name}' inside a job, got {wrong}; start the program with "
+            "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
+        )
+    return uri, port, int(rank), token
 
 
 def _hello(enquirer: Enquirer, rank: int, policy: str) -> dict[str, Any]:

@@ -420,7 +420,7 @@ class Snapshot:
         except (OSError, ValueError, EOFError) as error:
             raise FormatError(f"[snapshot] expected an array in {path}, got {error}") from None
         good = found.dtype.str == described["dtype"] and found.shape == (described["size"],)
-        if not good or zlib.crc32(found.view(np.uint8)) != described["crc"]:
+        if not good or zlib.crc32(found.view(np.uint8).data) != described["crc"]:
             raise FormatError(f"[snapshot] expected the array of the index in {path}, got another")
         return found
 
