@@ -117,12 +117,17 @@ class Roll:
         self.steps[rank] = step
         return {**marks, "leave": rank in self.leaving}
 
+    def addresses(self) -> dict[str, str]:
+        """Where those servers are that have registered and live, by name in their order. Any
+        thread."""
+        known = dict(self.servers)
+        there = [n for n, (life, *_) in known.items() if life > self.gone.get(n, -1)]
+        return {n: known[n][1] for n in sorted(there, key=lambda name: (len(name), name))}
+
     def _servers(self) -> dict[str, Any]:
-        there = [n for n, known in self.servers.items() if known[0] > self.gone.get(n, -1)]
-        missing = [n for n in map("server{}".format, range(self.num_servers)) if n not in there]
-        order = sorted(self.servers, key=lambda name: (len(name), name))
-        found = None if missing else {n: self.servers[n][1] for n in order}
-        return {"servers": found, "missing": missing}
+        found = self.addresses()
+        missing = [n for n in map("server{}".format, range(self.num_servers)) if n not in found]
+        return {"servers": None if missing else found, "missing": missing}
 
     def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, nonce = int(request["rank"]), str(request["nonce"])
