@@ -169,6 +169,11 @@ def _attach(args: argparse.Namespace) -> None:
         print(f"\nmixflow: left; job {card['name']} runs on", file=sys.stderr)
         raise SystemExit(130) from None
     ended = _card(args)
+    if ended["state"] == "running":
+        raise MixflowError(
+            f"[attach] expected the coordinator of '{ended['name']}' to answer, got nothing; the "
+            "job may run on"
+        )
     if ended["state"] == "lost":
         raise MixflowError(f"[attach] expected the end of '{ended['name']}', got none: it was lost")
     if ended["code"]:

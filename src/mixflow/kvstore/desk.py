@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MixflowError, ParamError
+from . import registry
 from .rendezvous import Enquirer, Rendezvous
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Visitor:
 
     def __init__(self, card: Mapping[str, Any]) -> None:
         self.name = str(card["name"])
+        self._folder = Path(str(card.get("folder", "")))
         self._enquirer = Enquirer(str(card["desk"]), str(card["token"]), "visitor")
 
     def __enter__(self) -> Self:
@@ -119,6 +121,10 @@ class Visitor:
 
     def __exit__(self, *_: object) -> None:
         self._enquirer.close()
+
+    def _is_held(self) -> bool:
+        """Whether a coordinator of this host still has the job."""
+        return self._folder.name == self.name and registry.is_held(self._folder)
 
     def ask(self, what: str, **fields: Any) -> dict[str, Any]:
         """One question.
@@ -176,8 +182,15 @@ class Visitor:
         while True:
             try:
                 found = self.ask("status")
-            except MixflowError:  # its coordinator has gone with it
-                return {"state": "ended"}
+            except MixflowError:
+                if not self._is_held():  # its coordinator has gone with it
+                    return {"state": "ended"}
+                if time.monotonic() > end:
+                    raise MixflowError(
+                        f"[stop] expected job '{self.name}' to end within {deadline:g} s, got its "
+                        "coordinator, which lives and does not answer"
+                    ) from None
+                continue
             if found["state"] != "running":
                 return found
             if time.monotonic() > end:

@@ -7,6 +7,7 @@ its own session (`coordinate.py`); with ``--address`` it is an actor of the clus
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import MixflowError
+from ..errors import FormatError, MixflowError
 from . import registry
 from .desk import Visitor
 
@@ -68,9 +69,11 @@ def _start_here(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
     child.stdin.close()
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        if (log.parent / "job.json").exists():
-            child.returncode = 0  # it is not this process's to wait for
-            return registry.read(log.parent)
+        with contextlib.suppress(FormatError):  # there is none yet
+            card = registry.read(log.parent)
+            if card.get("pid") == child.pid:  # not that of another of this name
+                child.returncode = 0  # it is not this process's to wait for
+                return card
         if child.poll() is not None:
             raise MixflowError(
                 f"[launch] expected the job '{name}' to start, got its end with code "

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError
+from ..errors import FileError, ParamError
 from ..files import write_atomically
 from . import registry
 from .cluster import STOPPED, Job, JobOptions, LocalSpawner, Spawner
@@ -83,9 +83,14 @@ def _run(
             print(f"mixflow: {error}", file=sys.stderr, flush=True)
         raise
     finally:
-        _write_reports(args, job, claim)
-        if desk:
-            desk.result = result
+        try:
+            _write_reports(args, job, claim)
+        except FileError as error:
+            result = (result[0] or 1, str(error))
+            raise
+        finally:
+            if desk:
+                desk.result = result
     return result[0]
 
 
@@ -193,6 +198,10 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
         lease=args.lease,
     )
+    for name in ("events", "report"):
+        given = getattr(args, name)
+        if given and not os.path.isdir(os.path.dirname(os.path.abspath(given))):
+            raise ParamError(f"[launch] expected a folder for --{name}, got none for {given}")
     seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
     folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""
     return JobOptions(
@@ -208,11 +217,15 @@ def options_of(args: argparse.Namespace) -> JobOptions:
 
 def _write_reports(args: argparse.Namespace, job: Job, claim: registry.Claim | None) -> None:
     if args.events:
-        write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
+        _write_report(Path(args.events), job.events)
     if args.report:
-        write_atomically(Path(args.report), json.dumps(job.report()).encode())
+        _write_report(Path(args.report), job.report())
     if args.detach and claim:
-        write_atomically(claim.folder / "report.json", json.dumps(job.report()).encode())
+        _write_report(claim.folder / "report.json", job.report())
+
+
+def _write_report(path: Path, content: Any) -> None:
+    write_atomically(path, json.dumps(content, indent=1).encode())
 
 
 def _policy(args: argparse.Namespace) -> Policy:
