@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import FormatError, MixflowError
 from . import registry
-from .desk import Visitor
+from .control import ControlClient
 
 #: Seconds in which the coordinator of a local job comes up.
 START_SECONDS = 60.0
@@ -93,10 +93,10 @@ def _wait_until_begun(card: Mapping[str, Any], seconds: float) -> None:
         MixflowError: they can't be, or are not within so many seconds; the text says why.
     """
     end = time.monotonic() + seconds
-    with Visitor(card) as visitor:
+    with ControlClient(card) as client:
         while True:
             try:
-                found = visitor.ask("status")
+                found = client.ask("status")
             except MixflowError:  # a job that was over at once
                 found = registry.read(Path(str(card["folder"])))
             if found.get("begun") or found.get("code") == 0:

@@ -4,7 +4,7 @@ The hazard: a file that says that a job runs outlives a job that was killed, and
 be read by others. So whoever coordinates a job holds a lock on its folder, which the kernel takes
 back with the process; the folders are their owner's alone.
 
-    JOBS/NAME/job.json     where its desk is, the desk's token, what it is; how it ended
+    JOBS/NAME/job.json     its control endpoint and the token of that, what it is; how it ended
     JOBS/NAME/log          what a detached job and its workers have said
     JOBS/NAME/report.json  what happened in a detached job
     JOBS/NAME/lock         held while it runs
@@ -110,7 +110,7 @@ class Claim:
             file.close()  # somebody has removed the folder meanwhile
 
     def write(self, card: Mapping[str, Any]) -> None:
-        """Says what the job is and where its desk is.
+        """Says what the job is and where its control endpoint is.
 
         Raises:
             FileError: the folder is not writable.
@@ -155,7 +155,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def _is_whole(card: Mapping[str, Any]) -> bool:
     """Whether a card has what commands read of it, whoever has written it."""
-    texts = all(isinstance(card.get(key), str) for key in ("name", "desk", "token"))
+    texts = all(isinstance(card.get(key), str) for key in ("name", "control", "token"))
     numbers = all(isinstance(card.get(key), int) for key in ("workers", "servers"))
     began = card.get("began")
     dated = isinstance(began, (int, float)) and 0 <= began < 1e11

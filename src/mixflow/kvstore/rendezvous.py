@@ -162,7 +162,7 @@ class Answers(Protocol):
 
 
 class Rendezvous:
-    """Serves a `Roll` (or a desk) on a thread until `close`.
+    """Serves a `Roll` (or a control endpoint) on a thread until `close`.
 
     Args:
         roll: the job.

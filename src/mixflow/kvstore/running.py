@@ -1,8 +1,8 @@
 """A job from the command's options to its end, where other terminals can find it.
 
 The hazard: a job that has ended and looks as if it ran, or the other way round. What is known of it
-is written first, then its result, then its desk closes; a coordinator that is killed leaves a lock
-that is free (see `registry`).
+is written first, then its result, then its control endpoint closes; a coordinator that is killed
+leaves a lock that is free (see `registry`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import FileError, ParamError
 from ..files import write_atomically
 from . import registry
 from .cluster import STOPPED, Job, JobOptions, LocalSpawner, Spawner
-from .desk import Desk, open_desk
+from .control import Control, open_control
 from .options import StoreOptions
 from .plan import SnapshotOptions
 from .policy import Policy, named
@@ -36,7 +36,7 @@ def run_job(
     options: JobOptions,
     name: str,
     ready: Callable[[dict[str, Any]], None] = lambda _: None,
-    linger: Callable[[Desk], None] = lambda _: None,
+    linger: Callable[[Control], None] = lambda _: None,
     listen: Callable[[int, bytes], Any] | None = None,
 ) -> int:
     """Runs a job that other terminals can find.
@@ -46,7 +46,7 @@ def run_job(
         options: of the job.
         name: of the job.
         ready: called with the job's card, when others can find it.
-        linger: called with the desk when the job has ended, before it can't be asked any more.
+        linger: called with the control endpoint when the job has ended, before that closes.
         listen: called with (rank, bytes) of what workers on Ray say.
 
     Returns:
@@ -66,14 +66,14 @@ def run_job(
             after.callback(log.close)
         if claim is None:
             return _run(args, job, None, None)
-        with _at_desk(args, job, claim, ready, linger) as desk:
-            return _run(args, job, claim, desk)
+        with _controlled(args, job, claim, ready, linger) as control:
+            return _run(args, job, claim, control)
 
 
 def _run(
-    args: argparse.Namespace, job: Job, claim: registry.Claim | None, desk: Desk | None
+    args: argparse.Namespace, job: Job, claim: registry.Claim | None, control: Control | None
 ) -> int:
-    """Runs a job and writes what is known of it; the desk has the result when all is there."""
+    """Runs a job and writes what is known of it; `control` has the result when all is there."""
     result = (1, "")
     try:
         result = (_ended(job, job.run()), "")
@@ -89,8 +89,8 @@ def _run(
             result = (result[0] or 1, str(error))
             raise
         finally:
-            if desk:
-                desk.result = result
+            if control:
+                control.result = result
     return result[0]
 
 
@@ -128,20 +128,20 @@ def _ending_by_signal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _at_desk(
+def _controlled(
     args: argparse.Namespace,
     job: Job,
     claim: registry.Claim,
     ready: Callable[[dict[str, Any]], None],
-    linger: Callable[[Desk], None],
-) -> Iterator[Desk]:
-    """A desk for a job, and its card in the registry, which says in the end how it went."""
-    desk = Desk(job, claim.name, claim.folder / "log" if args.detach else None)
-    at = open_desk(desk, job.spawner.address)
+    linger: Callable[[Control], None],
+) -> Iterator[Control]:
+    """A job's control endpoint, and its card in the registry, which says in the end how it went."""
+    control = Control(job, claim.name, claim.folder / "log" if args.detach else None)
+    at = open_control(control, job.spawner.address)
     card = registry.card_of(
         claim.name,
         args.program,
-        desk=at.address,
+        control=at.address,
         token=at.token,
         detached=args.detach,
         address=args.address,
@@ -151,13 +151,13 @@ def _at_desk(
     try:
         claim.write(card)
         ready(card)
-        yield desk
+        yield control
     finally:
-        code, text = desk.result or (1, "")
+        code, text = control.result or (1, "")
         with contextlib.suppress(FileError):
             claim.write({**card, "code": code, "said": text, "ended": time.time()})
         if args.detach:
-            linger(desk)
+            linger(control)
         at.close()
 
 

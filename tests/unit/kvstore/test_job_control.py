@@ -9,7 +9,7 @@ from mixflow.cli import main
 from mixflow.errors import FormatError, MixflowError
 from mixflow.files import lock, unlock
 from mixflow.kvstore import detached, registry, running
-from mixflow.kvstore.desk import Desk, Visitor, open_desk
+from mixflow.kvstore.control import Control, ControlClient, open_control
 
 pytest.importorskip("zmq")
 
@@ -53,7 +53,7 @@ def test_what_a_dead_job_has_left_is_not_removed_from_under_a_new_one(place, mon
     [
         ("name", 3),
         ("name", "other"),
-        ("desk", None),
+        ("control", None),
         ("token", []),
         ("command", "text"),
         ("command", [1]),
@@ -80,13 +80,13 @@ class Silent:
 
     def __init__(self):
         self.claim = registry.Claim("a")
-        self.at = open_desk(Desk(StoodIn(), "a"), "127.0.0.1")
-        self.claim.write(card("a", detached=True) | {"desk": self.at.address, "token": "other"})
+        self.at = open_control(Control(StoodIn(), "a"), "127.0.0.1")
+        self.claim.write(card("a", detached=True) | {"control": self.at.address, "token": "other"})
 
 
 @pytest.fixture
 def silent(monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.2)
     made = Silent()
     yield made
     made.at.close()
@@ -100,7 +100,7 @@ def test_a_coordinator_that_does_not_answer_is_not_taken_for_stopped(silent, cap
     assert "expected the coordinator of 'a' to answer, got nothing" in capsys.readouterr().err
 
 
-class Mute(Desk):
+class Mute(Control):
     """One that stops answering when it was told to stop its job."""
 
     def answer(self, request):
@@ -110,22 +110,22 @@ class Mute(Desk):
 
 
 def test_a_job_that_is_asked_to_stop_has_ended_when_its_coordinator_has(place, monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(
         "mixflow.kvstore.rendezvous.Rendezvous._answer", lambda s, r: s.roll.answer(r)
     )
     claim = registry.Claim("a")
-    at = open_desk(Mute(StoodIn(), "a"), "127.0.0.1")
-    claim.write(card("a") | {"desk": at.address, "token": at.token})
-    with Visitor(registry.read(place / "a")) as visitor:
+    at = open_control(Mute(StoodIn(), "a"), "127.0.0.1")
+    claim.write(card("a") | {"control": at.address, "token": at.token})
+    with ControlClient(registry.read(place / "a")) as client:
         with pytest.raises(
             MixflowError, match="expected job 'a' to end within 1 s, got its coordina"
         ):
-            visitor.stop(1.0)
+            client.stop(1.0)
         claim.end(keep=True)
-        visitor._enquirer.ask = lambda *a, **k: (_ for _ in ()).throw(MixflowError("gone"))
+        client._enquirer.ask = lambda *a, **k: (_ for _ in ()).throw(MixflowError("gone"))
         with pytest.raises(MixflowError, match="gone"):
-            visitor.stop(1.0)  # it could not even be asked
+            client.stop(1.0)  # it could not even be asked
     at.close()
 
 
