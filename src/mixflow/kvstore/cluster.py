@@ -10,23 +10,22 @@ it (`replicas=1`); else the whole job goes back to its last snapshot, workers in
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import MixflowError, ParamError
 from . import snapshot
-from .client import EPOCHS, Client
 from .options import StoreOptions
 from .plan import BEAT_SECONDS, SnapshotOptions, SnapshotPlan
+from .removals import Removals
 from .rendezvous import Rendezvous, Roll
 from .snapshot import Snapshot
 from .spawner import LocalSpawner, Process, Spawner
-from .transport.zeromq import Link
 from .utilisation import Collector, to_json
 
 __all__ = ["Job", "JobOptions", "LocalSpawner", "Process", "Spawner"]
@@ -111,6 +110,9 @@ class Job:
         self._found: Snapshot | None = None
         self._rendezvous: Rendezvous | None = None
         self._roll: Roll | None = None
+        self._removals: Removals | None = None
+        self._done = False  # whether a worker has ended well
+        self._code = 0  # of the job, once no worker is left
 
     @property
     def rendezvous(self) -> Rendezvous:
@@ -130,17 +132,17 @@ class Job:
         Raises:
             MixflowError: it did not end within its deadline, or can't go on.
             FormatError: the snapshot to resume from is damaged.
+            ParamError: the folder of snapshots is another job's.
         """
-        try:
-            if self.options.resume:
-                self._found = self._newest()
-                if self._found:
-                    self._note("resumed", "job", snapshot=self._found.number)
+        folder = self.options.snapshots.folder
+        with contextlib.ExitStack() as after:
+            after.callback(self.close)
+            if folder:
+                after.enter_context(snapshot.held(folder))
+                self._look_for_snapshots(folder)
             self._begin()
             self._begun = True
             return self._watch()
-        finally:
-            self.close()
 
     def report(self) -> dict[str, Any]:
         """What the job was, what happened, and what its processes have used, as plain values."""
@@ -189,10 +191,27 @@ class Job:
     def close(self) -> None:
         """Ends every process and removes what the job has left in memory."""
         self.spawner.close()
+        self._end_meeting()
+
+    def _end_meeting(self) -> None:
+        if self._removals is not None:
+            self._removals.close()
         if self._rendezvous is not None:
             self._rendezvous.close()
 
     # -- generations: a job begins again when it goes back to a snapshot
+
+    def _look_for_snapshots(self, folder: str) -> None:
+        """Finds what to resume; what another job has left is not removed by mistake."""
+        if self.options.resume:
+            self._found = self._newest()
+            if self._found:
+                self._note("resumed", "job", snapshot=self._found.number)
+        elif left := snapshot.complete(folder):
+            raise ParamError(
+                f"[launch] expected --resume or a folder without snapshots, got snapshot "
+                f"{left[-1][0]} in {folder}; a job that begins anew would remove it"
+            )
 
     def _newest(self) -> Snapshot | None:
         folder = self.options.snapshots.folder
@@ -228,6 +247,8 @@ class Job:
         )
         self._roll = roll
         self._rendezvous = Rendezvous(roll, f"tcp://{self.spawner.address}:*")
+        self._removals = Removals(store, self._rendezvous.token, self._all_servers)
+        self._done, self._code = False, 0
         hosts = self.spawner.reserve(options.workers, options.servers)
         for each in range(options.servers):
             self._start_server(each, hosts[each])
@@ -246,7 +267,7 @@ class Job:
         self.workers.clear()
         self.servers.clear()
         self._recovering.clear()
-        self.rendezvous.close()
+        self._end_meeting()
         self.spawner.forget(str(self._generation))
         self._found = self._newest()
         where = f"snapshot {self._found.number}" if self._found else "its beginning"
@@ -277,10 +298,17 @@ class Job:
             code = self._look_after_workers()
             if code:
                 return code
+            self._end_removals()
             self._take_snapshots()
             time.sleep(POLL_SECONDS)
+        self._end_removals()
         self._end_snapshots()
-        return 0
+        return self._code
+
+    def _end_removals(self) -> None:
+        assert self._removals is not None
+        for rank in self._removals.tick():
+            self._note("worker taken out", f"worker{rank}")
 
     def _end_snapshots(self) -> None:
         """Lets servers tell of what they have saved last."""
@@ -306,15 +334,23 @@ class Job:
             del self.workers[rank]
             self._note("worker ended", f"worker{rank}", code=code)
             if code == 0:
+                self._done = True
                 self.spawner.left(rank)
                 continue
             if self._may_help(rank, code) and self._started_again(rank):
                 continue
             if not self.options.store.give_up:
                 return code
-            self.spawner.left(rank)
-            self._take_out(rank)
+            self._give_up(rank, code)
         return 0
+
+    def _give_up(self, rank: int, code: int) -> None:
+        """Goes on without a worker. Where none has ended well, the last one's code is the job's."""
+        self.spawner.left(rank)
+        assert self._removals is not None
+        self._removals.add(rank, self.roll.lives.get(rank, 0))
+        if not self.workers and not self._done:
+            self._code = code
 
     def _started_again(self, rank: int) -> bool:
         """Starts a worker again; False: there is no place for it, and the job goes on without.
@@ -502,20 +538,10 @@ class Job:
             "MIXFLOW_JOB_TOKEN": self.rendezvous.token,
         }
 
-    def _take_out(self, rank: int) -> None:
-        """Tells the servers that nothing more is expected of a worker."""
-        addresses: Mapping[str, str] = {n: at[1] for n, at in self.roll.servers.items()}
-        client = Client(
-            f"launcher{uuid.uuid4().hex}", rank, lambda key: "", self.options.store.policy
-        )
-        link = Link(client, addresses)
-        epoch = EPOCHS * self.roll.lives.get(rank, 0) + EPOCHS - 1
-        try:
-            call = link.call("leave", lambda c, now: c.leave(addresses, epoch, now))
-            call.wait(self.options.store.deadline)
-        finally:
-            link.close()
-        self._note("worker taken out", f"worker{rank}")
+    def _all_servers(self) -> dict[str, str] | None:
+        """Where they are, once all are there."""
+        found = self.roll.addresses()
+        return found if len(found) == self.options.servers else None
 
     def _note(self, what: str, who: str, **more: Any) -> None:
         self.events.append(

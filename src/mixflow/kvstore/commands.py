@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import MixflowError, ParamError
 from . import registry
-from .desk import PIECE, Visitor, read_log
+from .control import PIECE, ControlClient, read_log
 
 LOOK_SECONDS = 0.3
 
@@ -78,8 +78,8 @@ def _jobs(args: argparse.Namespace) -> None:
         state = card["state"] if card["state"] != "ended" else f"ended ({card['code']})"
         workers = card["workers"]
         if card["state"] == "running":
-            with contextlib.suppress(MixflowError), Visitor(card) as visitor:
-                workers = len(visitor.ask("status")["workers"])
+            with contextlib.suppress(MixflowError), ControlClient(card) as client:
+                workers = len(client.ask("status")["workers"])
         where = card.get("address") or "here"
         how = f"{where}, detached" if card.get("detached") else where
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(card["began"]))
@@ -96,8 +96,8 @@ def _status(args: argparse.Namespace) -> None:
     found |= {"workers": [], "servers": []}
     if card["state"] == "running":
         try:
-            with Visitor(card) as visitor:
-                found = visitor.ask("status")
+            with ControlClient(card) as client:
+                found = client.ask("status")
         except MixflowError:
             card = _card(args)  # it may have ended meanwhile
             if card["state"] == "running":
@@ -133,24 +133,24 @@ def _scale(args: argparse.Namespace) -> None:
     """``mixflow scale``."""
     if args.num_workers < 1:
         raise ParamError(f"[scale] expected at least one worker, got {args.num_workers}")
-    with Visitor(_running(args)) as visitor:
-        found = visitor.scale(args.num_workers, args.deadline)
+    with ControlClient(_running(args)) as client:
+        found = client.scale(args.num_workers, args.deadline)
         names = ", ".join(w["name"] for w in found["workers"])
-        print(f"{visitor.name}: {len(found['workers'])} workers ({names})")
+        print(f"{client.name}: {len(found['workers'])} workers ({names})")
 
 
 def _stop(args: argparse.Namespace) -> None:
     """``mixflow stop``."""
     card = _card(args)
     remembered = card["state"] == "ended" and card.get("detached") and card.get("address")
-    with Visitor(card if remembered else _running(args)) as visitor:
+    with ControlClient(card if remembered else _running(args)) as client:
         if not remembered:
-            visitor.stop(args.deadline)
-            print(f"{visitor.name}: stopped")
+            client.stop(args.deadline)
+            print(f"{client.name}: stopped")
             return
         with contextlib.suppress(MixflowError):  # its actor may be gone already
-            visitor.ask("stop")
-        print(f"{visitor.name}: {_end_of(card)}; the cluster forgets it")
+            client.ask("stop")
+        print(f"{client.name}: {_end_of(card)}; the cluster forgets it")
 
 
 def _attach(args: argparse.Namespace) -> None:
@@ -169,6 +169,11 @@ def _attach(args: argparse.Namespace) -> None:
         print(f"\nmixflow: left; job {card['name']} runs on", file=sys.stderr)
         raise SystemExit(130) from None
     ended = _card(args)
+    if ended["state"] == "running":
+        raise MixflowError(
+            f"[attach] expected the coordinator of '{ended['name']}' to answer, got nothing; the "
+            "job may run on"
+        )
     if ended["state"] == "lost":
         raise MixflowError(f"[attach] expected the end of '{ended['name']}', got none: it was lost")
     if ended["code"]:
@@ -176,12 +181,13 @@ def _attach(args: argparse.Namespace) -> None:
 
 
 def _pieces(args: argparse.Namespace, card: Mapping[str, Any]) -> Iterator[bytes]:
-    """What a job says, until it has ended: asked of its desk, and at last read where it lies."""
+    """What a job says, until it has ended: asked for while it runs, and at last read where it
+    lies."""
     offset = 0
-    with Visitor(card) as visitor:
+    with ControlClient(card) as client:
         while card["state"] == "running" or card.get("far"):
             try:
-                found = visitor.ask("log", offset=offset)
+                found = client.ask("log", offset=offset)
             except MixflowError:
                 break
             piece = str(found["text"]).encode("latin-1")

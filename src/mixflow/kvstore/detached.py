@@ -7,6 +7,7 @@ its own session (`coordinate.py`); with ``--address`` it is an actor of the clus
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import MixflowError
+from ..errors import FormatError, MixflowError
 from . import registry
-from .desk import Visitor
+from .control import ControlClient
 
 #: Seconds in which the coordinator of a local job comes up.
 START_SECONDS = 60.0
@@ -68,9 +69,11 @@ def _start_here(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
     child.stdin.close()
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        if (log.parent / "job.json").exists():
-            child.returncode = 0  # it is not this process's to wait for
-            return registry.read(log.parent)
+        with contextlib.suppress(FormatError):  # there is none yet
+            card = registry.read(log.parent)
+            if card.get("pid") == child.pid:  # not that of another of this name
+                child.returncode = 0  # it is not this process's to wait for
+                return card
         if child.poll() is not None:
             raise MixflowError(
                 f"[launch] expected the job '{name}' to start, got its end with code "
@@ -90,10 +93,10 @@ def _wait_until_begun(card: Mapping[str, Any], seconds: float) -> None:
         MixflowError: they can't be, or are not within so many seconds; the text says why.
     """
     end = time.monotonic() + seconds
-    with Visitor(card) as visitor:
+    with ControlClient(card) as client:
         while True:
             try:
-                found = visitor.ask("status")
+                found = client.ask("status")
             except MixflowError:  # a job that was over at once
                 found = registry.read(Path(str(card["folder"])))
             if found.get("begun") or found.get("code") == 0:

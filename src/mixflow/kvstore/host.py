@@ -46,6 +46,7 @@ class HostMerger:
         host: name of this host.
         find: asks where the servers are now.
         seconds: see `Merger`.
+        token: of the job.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class HostMerger:
         host: str = "",
         find: Callable[[], Mapping[str, str]] | None = None,
         seconds: float = MERGE_SECONDS,
+        token: str = "",
     ) -> None:
         self.merger = Merger(NAME, options.policy, incarnation=time.time_ns(), seconds=seconds)
         client = Client(
@@ -66,8 +68,8 @@ class HostMerger:
             repeat=options.repeat,
             deadline=2 * options.deadline,
         )
-        self.server = Server(self.merger, address, options.faults, host, self._carry_out)
-        self.link = Link(client, servers, options.faults, find, host)
+        self.server = Server(self.merger, address, options.faults, host, self._carry_out, token)
+        self.link = Link(client, servers, options.faults, find, host, token=token)
 
     def _carry_out(self) -> None:
         for order in self.merger.take_orders():

@@ -214,12 +214,14 @@ class Lease:
         done = threading.Event()
 
         def copy() -> None:
+            made: dict[str, dict[str, Array]] = {}
             with contextlib.ExitStack() as stack:
                 stack.callback(done.set)
                 for known, (weight, *kept), count in parts:
                     whole = {"": weight} | {str(n): state for n, state in enumerate(kept)}
                     flat = {name: self._staged(handles[id(a)]) for name, a in whole.items()}
-                    found.update(states.cut(known.entry, flat | {states.COUNT: count}))
+                    made.update(states.cut(known.entry, flat | {states.COUNT: count}))
+                found.update(made)  # all of it or nothing: a part would be a state that never was
 
         _rt.core.push(copy, arrays, [], "deposit", 0)
 

@@ -61,6 +61,7 @@ class Member(KVStore):
         merger: makes sure that this host has a merger, and gives its address: pushes and pulls go
             through it. None: straight to the servers.
         resumed: whether the servers have started from a snapshot.
+        token: of the job, for servers that ask for it.
 
     `first_step` tells how many steps this worker had done before it was started again, and
     `steps_to_skip` how many of them `Module.fit` has not let go by yet. `restored` is what this
@@ -82,6 +83,7 @@ class Member(KVStore):
         host: str = "",
         merger: Callable[[], str] | None = None,
         resumed: bool = False,
+        token: str = "",
     ) -> None:
         self.options = options or StoreOptions()
         self._name, self._rank, self._num_workers = name, rank, num_workers
@@ -110,7 +112,14 @@ class Member(KVStore):
             client.via = MERGER
         options = self.options
         self._link = Link(
-            client, addresses, options.faults, find, host, self._lost, by_boards=options.boards
+            client,
+            addresses,
+            options.faults,
+            find,
+            host,
+            self._lost,
+            by_boards=options.boards,
+            token=token,
         )
         self._closed = False
         self._sampler: Sampler | None = None
@@ -272,17 +281,14 @@ class Member(KVStore):
         Raises:
             MixflowError: not inside a job, or its servers do not start within the deadline.
         """
-        try:
-            uri, port = os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"]
-            rank, token = int(os.environ["DMLC_WORKER_ID"]), os.environ["MIXFLOW_JOB_TOKEN"]
-        except (KeyError, ValueError) as error:
-            raise MixflowError(
-                f"[kvstore] expected '{name}' inside a job, got no {error}; start the program with "
-                "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
-            ) from None
+        uri, port, rank, token = _environment(name)
         host = os.environ.get("DMLC_NODE_HOST", "")
         enquirer = Enquirer(f"tcp://{uri}:{port}", token, f"worker{rank}")
-        found = _hello(enquirer, rank, policy_of(name).name)
+        try:
+            found = _hello(enquirer, rank, policy_of(name).name)
+        except BaseException:
+            enquirer.close()
+            raise
         options = StoreOptions.from_json(found["options"])
         task = {
             "address": address_of(hashlib.blake2b(token.encode(), digest_size=8).hexdigest(), host),
@@ -308,6 +314,7 @@ class Member(KVStore):
             host,
             merger if _merges(found, host) else None,
             bool(found["start"]["snapshot"]),
+            token,
         )
         made._part = int(found["share"])
         made._sampler = start_sampler(
@@ -346,9 +353,7 @@ class Member(KVStore):
 
         Returns:
             Whether to go on; False: this worker was asked to leave, and should come to its end.
-
-        Raises:
-            FileError: the snapshot's folder is not writable.
+            A snapshot that can't be written is told on standard error.
         """
         if self._pulse is None:
             return True
@@ -423,6 +428,24 @@ class Member(KVStore):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _environment(name: str) -> tuple[str, str, int, str]:
+    """Host and port of the rendezvous, this worker's rank and the job's token.
+
+    Raises:
+        MixflowError: they are not there, or no number.
+    """
+    names = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_WORKER_ID", "MIXFLOW_JOB_TOKEN")
+    missing = [each for each in names if not os.environ.get(each)]
+    uri, port, rank, token = (os.environ.get(each, "") for each in names)
+    if missing or not rank.isdecimal():
+        wrong = f"no {missing[0]}" if missing else f"DMLC_WORKER_ID {rank!r:.80}"
+        raise MixflowError(
+            f"[kvstore] expected '{name}' inside a job, got {wrong}; start the program with "
+            "'mixflow launch -n WORKERS -s SERVERS python PROGRAM'"
+        )
+    return uri, port, int(rank), token
 
 
 def _hello(enquirer: Enquirer, rank: int, policy: str) -> dict[str, Any]:

@@ -140,8 +140,7 @@ class SnapshotPlan:
             servers: all of them.
             workers: those that are still at work.
 
-        Raises:
-            FileError: the folder is not writable.
+        Where one can't be written that is said on standard error, and it does not count.
         """
         if not self.options.folder:
             return []
@@ -154,9 +153,7 @@ class SnapshotPlan:
             elif self._marks and now - self._announced_at > max(60.0, 4 * self.options.seconds):
                 self._marks.clear()  # slices that never meet in a number
             ready = [n for n in sorted(self._saved) if self._is_complete(n, servers, workers)]
-        for number in ready:
-            self._finish(number, servers, now)
-        return ready
+        return [number for number in ready if self._finish(number, servers, now)]
 
     @property
     def unfinished(self) -> bool:
@@ -180,7 +177,8 @@ class SnapshotPlan:
         wanted = {*servers, *(w for w in workers if w in self._states)}
         return number > self._last and wanted <= self._saved[number]
 
-    def _finish(self, number: int, servers: Collection[str], now: float) -> None:
+    def _finish(self, number: int, servers: Collection[str], now: float) -> bool:
+        """Makes a snapshot exist; False: it can't be written."""
         with self._lock:
             ranks = [int(w.removeprefix("worker")) for w in self._saved[number] - set(servers)]
         index = {
@@ -190,10 +188,14 @@ class SnapshotPlan:
             "num_workers": self._num_workers,
             "policy": self._policy,
         }
-        snapshot.write_index(snapshot.folder_of(self.options.folder, number), index)
-        snapshot.prune(self.options.folder, self.options.keep)
+        written = False
+        with snapshot.optional(number):
+            snapshot.write_index(snapshot.folder_of(self.options.folder, number), index)
+            written = True
+            snapshot.prune(self.options.folder, self.options.keep)
         with self._lock:
             self._last, self._began = number, now
             self._doublings = max(0, self._doublings - 1)
             self._marks = [n for n in self._marks if n > number]
             self._saved = {n: who for n, who in self._saved.items() if n > number}
+        return written

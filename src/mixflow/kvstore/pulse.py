@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import MixflowError
 from .plan import BEAT_SECONDS
 from .rendezvous import Enquirer
-from .snapshot import folder_of, write_worker
+from .snapshot import folder_of, optional, write_worker
 
 #: Seconds that one word may take; a coordinator that is gone is asked again.
 ANSWER_SECONDS = 5.0
@@ -106,19 +106,17 @@ class Pulse:
         """The worker has ended a step: writes its part of a snapshot if this is its number.
 
         Returns:
-            Whether it is.
-
-        Raises:
-            FileError: the folder is not writable.
+            Whether it is. Where it can't be written that is said on standard error.
         """
         self.step += 1
         self._states = self._states or state is not None
         due = self._due() if self._folder else []
         if state is not None:
             for number in due:
-                write_worker(folder_of(self._folder, number), self.rank, state())
                 self._marks.discard(number)
-                self._saved.append(number)
+                with optional(number):
+                    write_worker(folder_of(self._folder, number), self.rank, state())
+                    self._saved.append(number)
         return bool(due)
 
     def _due(self) -> list[int]:

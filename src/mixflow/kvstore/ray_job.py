@@ -23,7 +23,7 @@ from typing import Any
 from ..errors import MixflowError, ParamError, UnknownNameError
 from ..extras import load
 from . import registry
-from .desk import Desk
+from .control import Control
 from .ray_cluster import connect
 from .running import options_of, run_job
 
@@ -89,11 +89,11 @@ class Coordinator:
         self._card = card
         self._ready.set()
 
-    def _linger(self, desk: Desk) -> None:
-        code, said = desk.result or (1, "")
+    def _linger(self, control: Control) -> None:
+        code, said = control.result or (1, "")
         self._card |= {"state": "ended", "code": code, "said": said}
         end = time.monotonic() + KEPT_SECONDS
-        while time.monotonic() < end and not desk.stopped:
+        while time.monotonic() < end and not control.stopped:
             time.sleep(0.1)
         time.sleep(STOPPED_SECONDS)
 

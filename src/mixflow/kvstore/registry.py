@@ -4,7 +4,7 @@ The hazard: a file that says that a job runs outlives a job that was killed, and
 be read by others. So whoever coordinates a job holds a lock on its folder, which the kernel takes
 back with the process; the folders are their owner's alone.
 
-    JOBS/NAME/job.json     where its desk is, the desk's token, what it is; how it ended
+    JOBS/NAME/job.json     its control endpoint and the token of that, what it is; how it ended
     JOBS/NAME/log          what a detached job and its workers have said
     JOBS/NAME/report.json  what happened in a detached job
     JOBS/NAME/lock         held while it runs
@@ -30,8 +30,9 @@ from ..files import file_error, lock, unlock, write_atomically
 
 #: Detached jobs that have ended and are still listed.
 KEPT = 20
-#: Seconds that a name is waited for whose job has just ended.
+#: Seconds that a name is waited for whose job has just ended, or that somebody looks at.
 ENDING_SECONDS = 5.0
+LOOKED_AT_SECONDS = 1.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -87,15 +88,16 @@ class Claim:
         _forget_old(self.name)
 
     def _claim(self) -> IO[bytes]:
-        end = time.monotonic() + ENDING_SECONDS
+        began = time.monotonic()
         while True:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.chmod(self.folder, 0o700)
             file = open(self.folder / "lock", "ab")  # noqa: SIM115  # held until `end`
             if not lock(file):
                 file.close()
-                if "code" in _card(self.folder) and time.monotonic() < end:
-                    time.sleep(0.05)  # a job that is ending
+                patience = ENDING_SECONDS if "code" in _card(self.folder) else LOOKED_AT_SECONDS
+                if time.monotonic() < began + patience:
+                    time.sleep(0.05)
                     continue
                 raise ParamError(
                     f"[launch] expected a name that no running job has, got '{self.name}'; see "
@@ -108,7 +110,7 @@ class Claim:
             file.close()  # somebody has removed the folder meanwhile
 
     def write(self, card: Mapping[str, Any]) -> None:
-        """Says what the job is and where its desk is.
+        """Says what the job is and where its control endpoint is.
 
         Raises:
             FileError: the folder is not writable.
@@ -145,10 +147,21 @@ def read(folder: Path) -> dict[str, Any]:
     """
     held = is_held(folder)  # before the card is read, which says at the end how it went
     card = _card(folder)
-    if not all(isinstance(card.get(key), str) for key in ("name", "desk", "token")):
+    if not _is_whole(card) or card["name"] != folder.name:
         raise FormatError(f"[jobs] expected a job in {folder}, got none")
     state = "ended" if "code" in card else "running" if held else "lost"
     return {**card, "state": state, "folder": str(folder)}
+
+
+def _is_whole(card: Mapping[str, Any]) -> bool:
+    """Whether a card has what commands read of it, whoever has written it."""
+    texts = all(isinstance(card.get(key), str) for key in ("name", "control", "token"))
+    numbers = all(isinstance(card.get(key), int) for key in ("workers", "servers"))
+    began = card.get("began")
+    dated = isinstance(began, (int, float)) and 0 <= began < 1e11
+    command = card.get("command")
+    words = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    return texts and numbers and dated and words and isinstance(card.get("code", 0), int)
 
 
 def _card(folder: Path) -> dict[str, Any]:
@@ -168,10 +181,10 @@ def known() -> list[dict[str, Any]]:
         with contextlib.suppress(FormatError):
             card = read(folder)
             if card["state"] == "lost" and not card.get("detached"):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
             else:
                 found.append(card)
-    return sorted(found, key=lambda card: (float(card.get("began", 0.0)), card["name"]))
+    return sorted(found, key=lambda card: (card["began"], card["name"]))
 
 
 def find(name: str | None) -> dict[str, Any]:
@@ -198,7 +211,15 @@ def _forget_old(but: str) -> None:
     """Removes the oldest of the jobs that have ended."""
     over = [c for c in known() if c["state"] != "running" and c["name"] != but]
     for card in over[: max(0, len(over) - KEPT)]:
-        shutil.rmtree(card["folder"], ignore_errors=True)
+        _remove(Path(card["folder"]))
+
+
+def _remove(folder: Path) -> None:
+    """Removes the folder of a job that is over, unless a new one of its name has it by now."""
+    with contextlib.suppress(OSError), open(folder / "lock", "rb") as file:
+        if lock(file):
+            shutil.rmtree(folder, ignore_errors=True)
+            unlock(file)
 
 
 def card_of(name: str, command: Sequence[str], **more: Any) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from ..extras import load
 from .plan import SnapshotPlan
 
 POLL_MS = 100
+#: A longer message is nobody's: its connection ends before there is room for it.
+MOST_BYTES = 16 << 20
 
 
 @dataclass
@@ -115,11 +117,17 @@ class Roll:
         self.steps[rank] = step
         return {**marks, "leave": rank in self.leaving}
 
+    def addresses(self) -> dict[str, str]:
+        """Where those servers are that have registered and live, by name in their order. Any
+        thread."""
+        known = dict(self.servers)
+        there = [n for n, (life, *_) in known.items() if life > self.gone.get(n, -1)]
+        return {n: known[n][1] for n in sorted(there, key=lambda name: (len(name), name))}
+
     def _servers(self) -> dict[str, Any]:
-        there = [n for n, known in self.servers.items() if known[0] > self.gone.get(n, -1)]
-        ready = len(there) == self.num_servers
-        order = sorted(self.servers, key=lambda name: (len(name), name))
-        return {"servers": {n: self.servers[n][1] for n in order} if ready else None}
+        found = self.addresses()
+        missing = [n for n in map("server{}".format, range(self.num_servers)) if n not in found]
+        return {"servers": None if missing else found, "missing": missing}
 
     def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
         rank, nonce = int(request["rank"]), str(request["nonce"])
@@ -154,7 +162,7 @@ class Answers(Protocol):
 
 
 class Rendezvous:
-    """Serves a `Roll` (or a desk) on a thread until `close`.
+    """Serves a `Roll` (or a control endpoint) on a thread until `close`.
 
     Args:
         roll: the job.
@@ -169,6 +177,7 @@ class Rendezvous:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         self._socket.bind(address)
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._stopped = threading.Event()
@@ -177,18 +186,26 @@ class Rendezvous:
 
     def _run(self) -> None:
         token = self.token.encode()
-        while not self._stopped.is_set():
-            if not self._socket.poll(POLL_MS):
-                continue
-            frames = self._socket.recv_multipart()
-            # Anybody may send anything here: it must not end the thread.
-            with contextlib.suppress(ValueError, AttributeError, RecursionError):
-                request = json.loads(frames[-1])
-                if secrets.compare_digest(str(request.get("token")).encode(), token):
-                    answer = self.roll.answer(request)
-                    answer["number"] = request.get("number")
-                    self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])
-        self._socket.close()
+        try:
+            while not self._stopped.is_set():
+                if not self._socket.poll(POLL_MS):
+                    continue
+                frames = self._socket.recv_multipart()
+                # Anybody may send anything here: it must not end the thread.
+                with contextlib.suppress(ValueError, AttributeError, RecursionError):
+                    request = json.loads(frames[-1])
+                    if secrets.compare_digest(str(request.get("token")).encode(), token):
+                        answer = self._answer(request) | {"number": request.get("number")}
+                        self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])
+        finally:
+            self._socket.close()  # else the context would wait for it
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self.roll.answer(request)
+        except Exception as error:  # of ours; whoever asks must not wait for it
+            what = str(request.get("what"))
+            return {"error": f"[rendezvous] expected an answer to {what!r:.80}, got {error!r}"}
 
     def close(self) -> None:
         """Ends the thread. Safe to call twice."""
@@ -204,6 +221,9 @@ class Enquirer:
     Args:
         address, token: the rendezvous.
         name: who asks.
+
+    Raises:
+        MixflowError: by `ask`, an address that is none.
     """
 
     def __init__(self, address: str, token: str, name: str) -> None:
@@ -241,17 +261,28 @@ class Enquirer:
 
     def _try(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         if self._socket is None:
-            self._socket = self._context.socket(self._zmq.DEALER)
-            self._socket.setsockopt(self._zmq.LINGER, 0)
-            self._socket.connect(self._address)
+            self._socket = self._connected()
         self._socket.send(json.dumps(request).encode())
         end = time.monotonic() + seconds
         while self._socket.poll(max(0, int((end - time.monotonic()) * 1000))):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, AttributeError):
                 answer: dict[str, Any] = json.loads(self._socket.recv())
                 if answer.get("number") == request["number"]:
                     return answer
         return None
+
+    def _connected(self) -> Any:
+        socket = self._context.socket(self._zmq.DEALER)
+        socket.setsockopt(self._zmq.LINGER, 0)
+        try:
+            socket.connect(self._address)
+        except self._zmq.ZMQError as error:
+            socket.close()
+            raise MixflowError(
+                f"[kvstore] expected the address of a job's rendezvous, got {self._address} "
+                f"({error})"
+            ) from None
+        return socket
 
     def wait_for_servers(self, what: str, deadline: float, **fields: Any) -> dict[str, Any]:
         """Asks until all servers have registered.
@@ -266,7 +297,8 @@ class Enquirer:
                 return answer
             if time.monotonic() > end:
                 raise MixflowError(
-                    f"[kvstore] expected all servers to start within {deadline:g} s, got fewer"
+                    f"[kvstore] expected all servers to start within {deadline:g} s, got nothing "
+                    f"of {', '.join(answer['missing'])}"
                 )
             time.sleep(0.05)
 

@@ -1,8 +1,8 @@
 """A job from the command's options to its end, where other terminals can find it.
 
 The hazard: a job that has ended and looks as if it ran, or the other way round. What is known of it
-is written first, then its result, then its desk closes; a coordinator that is killed leaves a lock
-that is free (see `registry`).
+is written first, then its result, then its control endpoint closes; a coordinator that is killed
+leaves a lock that is free (see `registry`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError
+from ..errors import FileError, ParamError
 from ..files import write_atomically
 from . import registry
 from .cluster import STOPPED, Job, JobOptions, LocalSpawner, Spawner
-from .desk import Desk, open_desk
+from .control import Control, open_control
 from .options import StoreOptions
 from .plan import SnapshotOptions
 from .policy import Policy, named
@@ -34,7 +36,7 @@ def run_job(
     options: JobOptions,
     name: str,
     ready: Callable[[dict[str, Any]], None] = lambda _: None,
-    linger: Callable[[Desk], None] = lambda _: None,
+    linger: Callable[[Control], None] = lambda _: None,
     listen: Callable[[int, bytes], Any] | None = None,
 ) -> int:
     """Runs a job that other terminals can find.
@@ -44,13 +46,16 @@ def run_job(
         options: of the job.
         name: of the job.
         ready: called with the job's card, when others can find it.
-        linger: called with the desk when the job has ended, before it can't be asked any more.
+        linger: called with the control endpoint when the job has ended, before that closes.
         listen: called with (rank, bytes) of what workers on Ray say.
 
     Returns:
         Its exit code; negative: a worker was ended by that signal.
+
+    Raises:
+        SystemExit: this process was told to end, by SIGTERM or SIGHUP; all of the job has ended.
     """
-    with contextlib.ExitStack() as after:
+    with _ending_by_signal(), contextlib.ExitStack() as after:
         claim = _claim(name, bool(args.name or args.detach), args.detach)
         if claim:
             after.callback(claim.end, keep=args.detach)
@@ -61,45 +66,82 @@ def run_job(
             after.callback(log.close)
         if claim is None:
             return _run(args, job, None, None)
-        with _at_desk(args, job, claim, ready, linger) as desk:
-            return _run(args, job, claim, desk)
+        with _controlled(args, job, claim, ready, linger) as control:
+            return _run(args, job, claim, control)
 
 
 def _run(
-    args: argparse.Namespace, job: Job, claim: registry.Claim | None, desk: Desk | None
+    args: argparse.Namespace, job: Job, claim: registry.Claim | None, control: Control | None
 ) -> int:
-    """Runs a job and writes what is known of it; the desk has the result when all is there."""
+    """Runs a job and writes what is known of it; `control` has the result when all is there."""
     result = (1, "")
     try:
         result = (_ended(job, job.run()), "")
     except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        result = (130, "interrupted") if interrupted else (1, str(error))
+        result = _result_of(error)
         if args.detach:
             print(f"mixflow: {error}", file=sys.stderr, flush=True)
         raise
     finally:
-        _write_reports(args, job, claim)
-        if desk:
-            desk.result = result
+        try:
+            _write_reports(args, job, claim)
+        except FileError as error:
+            result = (result[0] or 1, str(error))
+            raise
+        finally:
+            if control:
+                control.result = result
     return result[0]
 
 
+def _result_of(error: BaseException) -> tuple[int, str]:
+    """Exit code and text of a job that has ended by an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, SystemExit):
+        return int(error.code or 0), "ended by a signal"
+    return 1, str(error)
+
+
 @contextlib.contextmanager
-def _at_desk(
+def _ending_by_signal() -> Iterator[None]:
+    """Scope in which SIGTERM and a terminal that closes end the job in order: what its workers have
+    started too, and with its reports. What is ignored stays so (nohup); only the main thread can
+    be told."""
+    names = [n for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    here = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if here]
+    mine = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+
+    def end(number: int, _: object) -> None:
+        for each in mine:
+            signal.signal(each, signal.SIG_IGN)  # it is ending
+        raise SystemExit(128 + number)
+
+    for number in mine:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _controlled(
     args: argparse.Namespace,
     job: Job,
     claim: registry.Claim,
     ready: Callable[[dict[str, Any]], None],
-    linger: Callable[[Desk], None],
-) -> Iterator[Desk]:
-    """A desk for a job, and its card in the registry, which says in the end how it went."""
-    desk = Desk(job, claim.name, claim.folder / "log" if args.detach else None)
-    at = open_desk(desk, job.spawner.address)
+    linger: Callable[[Control], None],
+) -> Iterator[Control]:
+    """A job's control endpoint, and its card in the registry, which says in the end how it went."""
+    control = Control(job, claim.name, claim.folder / "log" if args.detach else None)
+    at = open_control(control, job.spawner.address)
     card = registry.card_of(
         claim.name,
         args.program,
-        desk=at.address,
+        control=at.address,
         token=at.token,
         detached=args.detach,
         address=args.address,
@@ -109,13 +151,13 @@ def _at_desk(
     try:
         claim.write(card)
         ready(card)
-        yield desk
+        yield control
     finally:
-        code, text = desk.result or (1, "")
+        code, text = control.result or (1, "")
         with contextlib.suppress(FileError):
             claim.write({**card, "code": code, "said": text, "ended": time.time()})
         if args.detach:
-            linger(desk)
+            linger(control)
         at.close()
 
 
@@ -156,6 +198,10 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         sample_period=args.sample_period if args.report or args.tensorboard else 0.0,
         lease=args.lease,
     )
+    for name in ("events", "report"):
+        given = getattr(args, name)
+        if given and not os.path.isdir(os.path.dirname(os.path.abspath(given))):
+            raise ParamError(f"[launch] expected a folder for --{name}, got none for {given}")
     seconds, versions = SnapshotOptions.period(args.snapshot_every if args.snapshot_folder else "")
     folder = os.path.abspath(args.snapshot_folder) if args.snapshot_folder else ""
     return JobOptions(
@@ -171,11 +217,15 @@ def options_of(args: argparse.Namespace) -> JobOptions:
 
 def _write_reports(args: argparse.Namespace, job: Job, claim: registry.Claim | None) -> None:
     if args.events:
-        write_atomically(Path(args.events), json.dumps(job.events, indent=1).encode())
+        _write_report(Path(args.events), job.events)
     if args.report:
-        write_atomically(Path(args.report), json.dumps(job.report()).encode())
+        _write_report(Path(args.report), job.report())
     if args.detach and claim:
-        write_atomically(claim.folder / "report.json", json.dumps(job.report()).encode())
+        _write_report(claim.folder / "report.json", job.report())
+
+
+def _write_report(path: Path, content: Any) -> None:
+    write_atomically(path, json.dumps(content, indent=1).encode())
 
 
 def _policy(args: argparse.Namespace) -> Policy:

@@ -168,11 +168,9 @@ class Registrar:
             while shard is not None and shard.capture.done:
                 captured = shard.capture.done.popleft()
                 folder = snapshot.folder_of(self._task["snapshot_folder"], captured.number)
-                try:
+                with snapshot.optional(captured.number):
                     snapshot.write_shard(folder, self._task["name"], captured)
                     self._saved.append(captured.number)
-                except MixflowError as error:
-                    print(f"mixflow: {error}", file=sys.stderr, flush=True)
             threading.Event().wait(0.05)
 
 
@@ -182,7 +180,7 @@ def main() -> None:
     options = StoreOptions.from_json(task["options"])
     host = os.environ.get("DMLC_NODE_HOST", "")
     shard = make_shard(task, options)
-    server = Server(shard, task["bind"], options.faults, host)
+    server = Server(shard, task["bind"], options.faults, host, token=task["token"])
     if task["recover"]:
         server.others.at(task["recover"], task["recover_address"])
     threading.Thread(target=_follow_parent, args=[server], daemon=True).start()

@@ -27,7 +27,9 @@ def main() -> None:
         return found
 
     try:
-        made = HostMerger(task["address"], task["servers"], options, task["host"], find)
+        made = HostMerger(
+            task["address"], task["servers"], options, task["host"], find, token=task["token"]
+        )
     except (OSError, load("zmq", "kvstore").ZMQError):
         return
     threading.Thread(target=made.stop_when_alone, daemon=True).start()

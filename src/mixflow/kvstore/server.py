@@ -208,8 +208,11 @@ class Shard:
         return books.out
 
     def _serve(self, message: Message, now: float) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is None:  # an answer: nothing was asked
+            return
         try:
-            self._handlers[type(message)](message, now)
+            handler(message, now)
         except MixflowError as error:
             self._books.send(message.sender, Failed(self.name, message.number, str(error)))
 

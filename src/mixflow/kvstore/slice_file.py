@@ -16,11 +16,12 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from ..errors import FormatError
+from ..files import file_error
 from .messages import Array
 from .touched import Touched
 
@@ -83,7 +84,7 @@ class SliceFile:
         capacity = _aligned(need + need // 4 + 1024)
         fresh = self.path.with_suffix(".new")
         with open(fresh, "wb+") as file:
-            file.truncate(HEADER + 2 * capacity)
+            _reserve(file, HEADER + 2 * capacity)
             made = mmap.mmap(file.fileno(), 0)
         self._sequence += 1
         _HEAD.pack_into(made, 0, MAGIC, capacity)
@@ -161,7 +162,7 @@ class SliceFile:
         if len(self._map) - self._start(2) >= need:
             return
         with open(self.path, "rb+") as file:
-            file.truncate(self._start(2) + _aligned(2 * need))
+            _reserve(file, self._start(2) + _aligned(2 * need))
             self._map = mmap.mmap(file.fileno(), 0)
 
     def _write_redo(self, text: bytes, head: bytes, arrays: Sequence[Array]) -> None:
@@ -254,6 +255,27 @@ class SliceFile:
             at += _aligned(size * dtype.itemsize)
         self._shapes = [(str(code), int(size)) for code, size in content["arrays"]]
         return content["record"], arrays
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Makes a file so long, with room for all of it: a store to a mapping that finds none kills the
+    process.
+
+    Raises:
+        FileError: there is no room; a file that was empty is removed.
+    """
+    empty = not os.fstat(file.fileno()).st_size
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    except OSError as error:
+        if empty:
+            os.unlink(file.name)
+        where = os.path.dirname(file.name)
+        text = f"[ledger] expected room for {size} bytes in {where} (in Docker: --shm-size)"
+        raise file_error(text, file.name, error) from None
 
 
 def _text(record: dict[str, Any], shapes: Sequence[tuple[str, int]]) -> bytes:

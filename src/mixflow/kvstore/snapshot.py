@@ -9,17 +9,20 @@ that it holds, so that a resumed job still counts each part once.
 
 A snapshot is a folder of plain files: arrays as `.npy` (never pickled), JSON for the rest, a
 worker's tensors as `.params`. Every file is written under a temporary name and renamed; the
-snapshot exists when its `snapshot.json` does, which is written last.
+snapshot exists when its `snapshot.json` does, which is written last, when all else is on disk. A
+folder of snapshots is one job's at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
+import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,11 +30,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .. import ndarray as nd
-from ..errors import FileError, FormatError
-from ..files import write_atomically
+from ..errors import FileError, FormatError, MixflowError, ParamError
+from ..files import file_error, flush_folder, lock, open_file, unlock, write_atomically
 from .messages import Array
 from .policy import Progress
-from .sharding import BIG_ARRAY, Directory, Entry
+from .sharding import BIG_ARRAY, Directory, Entry, Slice
 from .slots import Slot
 from .states import cut, join
 
@@ -183,6 +186,7 @@ def write_shard(folder: Path, server: str, captured: Captured) -> None:
         slices.append({"name": key, "progress": record.progress, "arrays": files})
     text = {"version": VERSION, "slices": slices, "roster": captured.roster}
     write_atomically(folder / f"{server}.json", json.dumps(text).encode())
+    _flush(folder / server, folder)
 
 
 def _make(folder: Path) -> None:
@@ -190,6 +194,43 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"[snapshot] expected to make {folder}, got: {error.strerror}") from None
+
+
+def _flush(*folders: Path) -> None:
+    """What was written and renamed there outlives a loss of power."""
+    for folder in folders:
+        flush_folder(folder)
+
+
+@contextlib.contextmanager
+def held(place: str | Path) -> Iterator[None]:
+    """Scope in which no other job writes snapshots to a folder.
+
+    Raises:
+        ParamError: another job does.
+        FileError: it can't be made.
+    """
+    _make(Path(place))
+    with open_file(Path(place) / "lock", "snapshot", "ab") as file:
+        if not lock(file):
+            raise ParamError(
+                f"[snapshot] expected a folder for this job alone, got {place}, which another "
+                "writes to"
+            )
+        try:
+            yield
+        finally:
+            unlock(file)
+
+
+@contextlib.contextmanager
+def optional(number: int) -> Iterator[None]:
+    """Scope of what a snapshot needs and a job does not: where a disk is full it is said, and the
+    job goes on with the snapshot before."""
+    try:
+        yield
+    except FileError as error:
+        print(f"mixflow: snapshot {number} is not kept: {error}", file=sys.stderr, flush=True)
 
 
 def _write_array(folder: Path, name: str, array: Array) -> dict[str, Any]:
@@ -220,6 +261,7 @@ def write_worker(folder: Path, rank: int, state: Mapping[str, Any]) -> None:
         nd.save(str(folder / f"worker{rank}.params"), arrays)
     text = json.dumps({"version": VERSION, "state": plain, "arrays": sorted(arrays)})
     write_atomically(folder / f"worker{rank}.json", text.encode())
+    _flush(folder)
 
 
 def write_index(folder: Path, index: Mapping[str, Any]) -> None:
@@ -229,7 +271,9 @@ def write_index(folder: Path, index: Mapping[str, Any]) -> None:
         index: number, servers (names), workers (ranks with a state), num_workers, policy.
     """
     text = json.dumps({"version": VERSION, **index}, indent=1)
+    _flush(folder.parent)
     write_atomically(folder / INDEX, text.encode())
+    _flush(folder)
 
 
 def complete(place: str | Path) -> list[tuple[int, Path]]:
@@ -243,24 +287,39 @@ def complete(place: str | Path) -> list[tuple[int, Path]]:
 
 
 def forget_after(place: str | Path, number: int) -> None:
-    """Removes what a timeline that is given up has left: snapshots past `number`, whole or not."""
+    """Removes what a timeline that is given up has left: snapshots past `number`, whole or not.
+
+    Raises:
+        FileError: the folder is not writable.
+    """
     for folder in Path(place).glob("snapshot-*"):
         text = folder.name.removeprefix("snapshot-")
         if text.isdigit() and int(text) > number:
-            (folder / INDEX).unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a snapshot: its index first, since a part of one is none."""
+    try:
+        (folder / INDEX).unlink(missing_ok=True)
+    except OSError as error:
+        raise file_error(f"[snapshot] expected to remove {folder}", str(folder), error) from None
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(place: str | Path, keep: int) -> None:
-    """Removes all but the newest `keep` snapshots, and unfinished ones that are older."""
+    """Removes all but the newest `keep` snapshots, and unfinished ones that are older.
+
+    Raises:
+        FileError: the folder is not writable.
+    """
     kept = complete(place)[-keep:]
     if not kept:
         return
     for folder in Path(place).glob("snapshot-*"):
         text = folder.name.removeprefix("snapshot-")
         if text.isdigit() and int(text) < kept[0][0]:
-            (folder / INDEX).unlink(missing_ok=True)  # first: a part of it is none
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -277,6 +336,17 @@ def _read_json(path: Path) -> dict[str, Any]:
         ) from None
 
 
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Scope in which texts of a snapshot are used that may be damaged, or of somebody else."""
+    try:
+        yield
+    except MixflowError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(f"[snapshot] expected a snapshot in {folder}, got {error!r}") from None
+
+
 class Snapshot:
     """A snapshot on disk.
 
@@ -287,19 +357,19 @@ class Snapshot:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.index = _read_json(self.folder / INDEX)
-        try:
+        with _reading(self.folder):
             self.number = int(self.index["number"])
             self.num_workers = int(self.index["num_workers"])
             self.policy = str(self.index["policy"])
             self.servers = [str(name) for name in self.index["servers"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"[snapshot] expected an index in {folder}, got {error!r}") from None
+            self.workers = [int(rank) for rank in self.index["workers"]]
         self._parts = {name: _read_json(self.folder / f"{name}.json") for name in self.servers}
 
     @property
     def settings(self) -> list[Any]:
         """What the workers had set: the optimizer and the like."""
-        return list(self._roster()["settings"])
+        with _reading(self.folder):
+            return list(self._roster()["settings"])
 
     def _roster(self) -> dict[str, Any]:
         for part in self._parts.values():
@@ -310,38 +380,62 @@ class Snapshot:
 
     def entries(self) -> dict[str, Entry]:
         """Every key as it was cut."""
-        return {k: Entry.from_json(v) for k, v in self._roster()["directory"].items()}
+        with _reading(self.folder):
+            return {k: Entry.from_json(v) for k, v in self._roster()["directory"].items()}
 
     def worker(self, rank: int) -> dict[str, Any] | None:
         """What a worker has saved, or None."""
-        if rank not in self.index.get("workers", []):
+        if rank not in self.workers:
             return None
         part = _read_json(self.folder / f"worker{rank}.json")
-        arrays = nd.load(str(self.folder / f"worker{rank}.params")) if part["arrays"] else {}
-        return {**part["state"], "arrays": arrays}
+        with _reading(self.folder):
+            arrays = nd.load(str(self.folder / f"worker{rank}.params")) if part["arrays"] else {}
+            return {**part["state"], "arrays": arrays}
+
+    def check(self) -> None:
+        """Reads all of it.
+
+        Raises:
+            FormatError: a part is damaged, or is not there.
+        """
+        with _reading(self.folder):
+            for piece in self._slices().values():
+                for described in piece["arrays"].values():
+                    self._checked(described)
+            self.entries()
+        for rank in self.workers:
+            self.worker(rank)
 
     def _slices(self) -> dict[str, dict[str, Any]]:
         return {piece["name"]: piece for part in self._parts.values() for piece in part["slices"]}
 
-    def _array(self, described: Mapping[str, Any]) -> Array:
-        """One array, checked against what the index says of it before it is used."""
+    def _checked(self, described: Mapping[str, Any]) -> Array:
+        """One array as it lies in its file, checked against what the index says of it."""
         name = Path(str(described["file"]))
         path = self.folder / name
         if name.is_absolute() or ".." in name.parts:
             raise FormatError(f"[snapshot] expected files below {self.folder}, got {path}")
         try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise FormatError(f"[snapshot] expected an array in {path}, got {error}") from None
         good = found.dtype.str == described["dtype"] and found.shape == (described["size"],)
-        if not good or zlib.crc32(found.view(np.uint8)) != described["crc"]:
+        if not good or zlib.crc32(found.view(np.uint8).data) != described["crc"]:
             raise FormatError(f"[snapshot] expected the array of the index in {path}, got another")
-        return np.array(found)
+        return found
 
     def record(self, described: Mapping[str, Any]) -> Record:
-        """A slice as it was saved."""
-        arrays = {str(name): self._array(file) for name, file in described["arrays"].items()}
-        return Record(arrays.pop(""), arrays, dict(described["progress"]))
+        """A slice as it was saved.
+
+        Raises:
+            FormatError: damaged.
+        """
+        with _reading(self.folder):
+            files = described["arrays"].items()
+            arrays = {str(name): np.array(self._checked(file)) for name, file in files}
+            progress = dict(described["progress"])
+            Progress.from_json(progress)  # is one
+            return Record(arrays.pop(""), arrays, progress)
 
     def shard(
         self, number: int, servers: int, rounds: bool, bound: int = BIG_ARRAY
@@ -354,35 +448,37 @@ class Snapshot:
         Raises:
             FormatError: damaged.
         """
-        directory = Directory(servers, bound)
-        if rounds:
-            known = self.entries().items()
-            directory.place({k: (e.size, e.dtype, np.dtype(e.dtype).itemsize) for k, e in known})
-        else:
-            directory.move(self.entries())
+        directory, known = Directory(servers, bound), self.entries()
+        with _reading(self.folder):
+            sizes = {k: (e.size, e.dtype, np.dtype(e.dtype).itemsize) for k, e in known.items()}
+            if rounds:
+                directory.place(sizes)
+            else:
+                directory.move(known)
         return directory, self._cut_anew(directory, number)
 
     def _cut_anew(self, directory: Directory, number: int) -> Iterator[tuple[str, Record]]:
-        old, described = self.entries(), self._slices()
-        for key, entry in directory.entries.items():
-            mine = [piece for piece in entry.slices if piece.server == number]
-            if not mine:
-                continue
-            try:
-                records = {p.name: self.record(described[p.name]) for p in old[key].slices}
-            except KeyError as error:
-                raise FormatError(
-                    f"[snapshot] expected slice {error} in {self.folder}, got none"
-                ) from None
-            if [p[2:] for p in old[key].slices] == [p[2:] for p in entry.slices]:
-                yield from ((piece.name, records[piece.name]) for piece in mine)
-                continue
-            value = np.concatenate([records[p.name].value for p in old[key].slices])
-            states = cut(entry, join(old[key], {name: r.states for name, r in records.items()}))
-            progress = next(iter(records.values())).progress
-            for piece in mine:
-                part = value[piece.begin : piece.end].copy()
-                yield piece.name, Record(part, states.get(piece.name, {}), progress)
+        with _reading(self.folder):
+            old, described = self.entries(), self._slices()
+            for key, entry in directory.entries.items():
+                mine = [piece for piece in entry.slices if piece.server == number]
+                if mine:
+                    yield from self._cut_key(old[key], entry, mine, described)
+
+    def _cut_key(
+        self, old: Entry, entry: Entry, mine: Sequence[Slice], described: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Record]]:
+        """Slices of a key as it is cut now, of those as it was."""
+        records = {p.name: self.record(described[p.name]) for p in old.slices}
+        if [p[2:] for p in old.slices] == [p[2:] for p in entry.slices]:
+            yield from ((piece.name, records[piece.name]) for piece in mine)
+            return
+        value = np.concatenate([records[p.name].value for p in old.slices])
+        states = cut(entry, join(old, {name: r.states for name, r in records.items()}))
+        progress = next(iter(records.values())).progress
+        for piece in mine:
+            part = value[piece.begin : piece.end].copy()
+            yield piece.name, Record(part, states.get(piece.name, {}), progress)
 
 
 def progress_at(record: Record, number: int, rounds: bool) -> Progress:
@@ -403,7 +499,9 @@ def newest(place: str | Path) -> Snapshot | None:
     errors = []
     for _, folder in reversed(complete(place)):
         try:
-            return Snapshot(folder)
+            found = Snapshot(folder)
+            found.check()
+            return found
         except FormatError as error:
             errors.append(error)
     if errors:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,7 +90,10 @@ class Spawner(Protocol):
 
 
 class LocalProcess:
-    """A child of this process; it dies with it."""
+    """A child of this process that leads a process group; it dies with this one. What it has
+    started and left in its group ends with it: a worker's script may have a program that trains on
+    while the next one of its rank begins.
+    """
 
     def __init__(self, child: subprocess.Popen[Any], host: str) -> None:
         self._child = child
@@ -98,15 +101,25 @@ class LocalProcess:
 
     def exit_code(self) -> int | None:
         """Its code, or None while it runs."""
+        if _has_ended(self._child):
+            self._end_group()
         return self._child.poll()
 
     def kill(self) -> None:
         """SIGKILL; waits for the end."""
-        self._child.kill()
+        self._end_group()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(5)
         if self._child.stdin:
-            self._child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.close()
+
+    def _end_group(self) -> None:
+        """SIGKILL to the child and its group. Until the child was waited for nobody else gets its
+        number, nor the group's."""
+        if self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)
 
     @property
     def pid(self) -> int:
@@ -114,10 +127,29 @@ class LocalProcess:
         return self._child.pid
 
 
-def _die_with_parent() -> None:
-    """Runs in the child: SIGKILL when the thread that made it ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _has_ended(child: subprocess.Popen[Any]) -> bool:
+    """Whether a child has ended and was not waited for yet."""
+    if child.returncode is not None or not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _dying_with_this() -> Callable[[], None]:
+    """What a child runs first: SIGKILL when the thread that made it ends (Linux), which it may
+    have done already."""
+    parent = os.getpid()
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def ask() -> None:
+        if libc is not None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return ask
 
 
 class MemoryFolder:
@@ -224,12 +256,13 @@ def start_server(task: dict[str, Any]) -> subprocess.Popen[Any]:
     child = subprocess.Popen(
         [sys.executable, "-m", "mixflow.kvstore.serve"],
         stdin=subprocess.PIPE,
-        preexec_fn=_die_with_parent,
+        preexec_fn=_dying_with_this(),
         start_new_session=True,
     )
     assert child.stdin is not None
-    child.stdin.write(json.dumps(task).encode() + b"\n")
-    child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # it has ended: its code tells
+        child.stdin.write(json.dumps(task).encode() + b"\n")
+        child.stdin.flush()
     return child
 
 
@@ -248,7 +281,7 @@ def start_worker(
             cwd=folder,
             stdout=output,
             stderr=output,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_dying_with_this(),
             start_new_session=True,
         )
     except OSError as error:

@@ -1,7 +1,8 @@
 """Messages as bytes: a JSON head with every field, then the arrays as they lie in memory.
 
 The hazard is a peer that is broken, of another version, or not one of ours: lengths, kinds and
-dtypes are checked against the bytes that came before an array is made, and nothing is unpickled.
+dtypes are checked against the bytes that came before an array is made, fields against their types
+(`field_types`), and nothing is unpickled.
 Decoded arrays are views of the received frames.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError
-from . import messages
+from . import field_types, messages
 from .messages import Array, Gradient, Message
 from .policy import Part
 
@@ -26,6 +27,7 @@ KINDS: dict[str, type[Message]] = {
     if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
 }
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in KINDS.values()}
+_CHECKS = {kind: field_types.checks_of(kind) for kind in KINDS.values()}
 _DTYPES = {
     np.dtype(name).str: np.dtype(name)
     for name in ("f2", "f4", "f8", "i1", "u1", "i2", "i4", "i8", "u4", "bool")
@@ -73,6 +75,7 @@ def decode(frames: Sequence[Any]) -> Message:
         arrays = [_array(code, size, frame) for (code, size), frame in _paired(shapes, frames[1:])]
         known = KINDS[kind]
         values = {name: _rebuilt(name, head[name], arrays) for name in _FIELDS[known]}
+        field_types.check(known, _CHECKS[known], values)
         return known(**values)
     except FormatError:
         raise

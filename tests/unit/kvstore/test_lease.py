@@ -324,3 +324,21 @@ def test_updates_from_a_thread_and_the_end_of_a_lease_do_not_mix():
                 threading.Thread(target=store._lease.end).start()
 
         equal(train(module, 60, end), expected)
+
+
+def test_a_copy_that_fails_in_the_middle_is_no_deposit(monkeypatch):
+    with job(1, lease=60.0) as (store,):
+        train(module_of(store), 3)
+        lease, staged, calls = store._lease, store._link.staged, []
+
+        def failing(values):
+            calls.append(values)
+            if len(calls) == 3:
+                raise MemoryError
+            return staged(values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._link, "staged", failing)
+            with pytest.raises(MixflowError, match="expected a copy of the state, got none"):
+                lease.deposit()
+        assert not lease.deposit()

@@ -1,5 +1,6 @@
 """Committed state in shared mappings survives its process, at every point of a write."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from mixflow.errors import FileError, FormatError
 from mixflow.kvstore.ledger import SharedLedger
 from mixflow.kvstore.policy import Part, Progress
-from mixflow.kvstore.slice_file import HEADER
+from mixflow.kvstore.slice_file import HEADER, SliceFile
 
 
 def progress(version):
@@ -110,3 +111,13 @@ def test_a_kill_at_any_moment_leaves_a_whole_commit(tmp_path):
         versions.append(state.version)
         ledger.close()
     assert versions[0] > 0
+
+
+def test_a_full_place_is_an_error_of_ours_and_not_the_end_of_the_process(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FileError, match=r"\[ledger\] expected room for .* bytes in .*, got: No sp"):
+        SliceFile(tmp_path / "a.slice").write({}, [np.zeros(1000)])
+    assert not list(tmp_path.glob("*"))

@@ -1,8 +1,9 @@
 """What a user may ask of a running job from another terminal: how it is, more or fewer workers, its
-end. A job's desk stays the same when the job goes back to a snapshot.
+end. A job's control endpoint stays the same when the job goes back to a snapshot.
 
-The hazard: an answer that waits for the job, which may wait itself. So a desk only looks and leaves
-orders; whoever asked looks again until they are carried out, or a deadline has passed.
+The hazard: an answer that waits for the job, which may wait itself. So a control endpoint only
+looks and leaves orders; whoever asked looks again until they are carried out, or a deadline has
+passed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MixflowError, ParamError
+from . import registry
 from .rendezvous import Enquirer, Rendezvous
 
 if TYPE_CHECKING:
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
 
 #: Bytes of a job's log in one answer.
 PIECE = 1 << 16
-#: Seconds in which a desk answers.
+#: Seconds in which a control endpoint answers.
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 0.2
 
 
-class Desk:
-    """Answers for a job, on the thread of a `Rendezvous` of its own. Never blocks.
+class Control:
+    """A job's control endpoint: answers on the thread of a `Rendezvous` of its own. Never blocks.
 
     Args:
         job: the job.
@@ -95,30 +97,35 @@ def read_log(path: Path, offset: int) -> bytes:
     return b""
 
 
-def open_desk(desk: Desk, address: str) -> Rendezvous:
-    """Serves a desk at a host until it is closed."""
-    return Rendezvous(desk, f"tcp://{address}:*")
+def open_control(control: Control, address: str) -> Rendezvous:
+    """Serves a control endpoint at a host until it is closed."""
+    return Rendezvous(control, f"tcp://{address}:*")
 
 
-class Visitor:
-    """Asks the desk of a job.
+class ControlClient:
+    """Asks the control endpoint of a job.
 
     Args:
         card: of the job (see `registry`).
 
     Raises:
-        MixflowError: by each method, if the desk does not answer within `ANSWER_SECONDS`.
+        MixflowError: by each method, if there is no answer within `ANSWER_SECONDS`.
     """
 
     def __init__(self, card: Mapping[str, Any]) -> None:
         self.name = str(card["name"])
-        self._enquirer = Enquirer(str(card["desk"]), str(card["token"]), "visitor")
+        self._folder = Path(str(card.get("folder", "")))
+        self._enquirer = Enquirer(str(card["control"]), str(card["token"]), "client")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._enquirer.close()
+
+    def _is_held(self) -> bool:
+        """Whether a coordinator of this host still has the job."""
+        return self._folder.name == self.name and registry.is_held(self._folder)
 
     def ask(self, what: str, **fields: Any) -> dict[str, Any]:
         """One question.
@@ -176,8 +183,15 @@ class Visitor:
         while True:
             try:
                 found = self.ask("status")
-            except MixflowError:  # its coordinator has gone with it
-                return {"state": "ended"}
+            except MixflowError:
+                if not self._is_held():  # its coordinator has gone with it
+                    return {"state": "ended"}
+                if time.monotonic() > end:
+                    raise MixflowError(
+                        f"[stop] expected job '{self.name}' to end within {deadline:g} s, got its "
+                        "coordinator, which lives and does not answer"
+                    ) from None
+                continue
             if found["state"] != "running":
                 return found
             if time.monotonic() > end:
