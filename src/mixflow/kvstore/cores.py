@@ -2,9 +2,11 @@
 
 The hazard is a model of cores that any thread may use at any time: two threads that wake each other
 stay on one core though the other one has less to do, so that a crowded host is slower than its sum
-of work says. Here a thread that begins stays on the core where it was unless another is idle or
-less loaded; threads of one core take turns, whoever had least goes first; an idle core takes over
-what has waited for a while; and from time to time one is moved from a longer to a shorter queue.
+of work says. Here a thread that begins stays on the core where it was unless another is less
+loaded, or idle and found to be so: on a full host nobody searches. One that goes on at once keeps
+its core. Threads of one core take turns, whoever had least goes first; a core that becomes idle, or
+is so at a tick of the clock, takes over what has not run for a while; and from time to time one is
+moved from a longer to a shorter queue.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, inf
+from math import exp, floor, inf
 from typing import Protocol
 
 from .costs import Costs
@@ -23,6 +25,8 @@ MEMORY = 0.046
 #: How many of n cores a thread that wakes looks at for an idle one: n (1 - (SEARCH u)^2), rounded
 #: down, where u is the share of the cores' recent time that was used (Linux: SIS_UTIL, 117 %).
 SEARCH = 1.17
+#: At so many ticks an idle core leaves what ran a moment ago where it is (Linux: cache_nice_tries).
+REFUSALS = 2
 
 
 class Clock(Protocol):
@@ -37,14 +41,14 @@ class Clock(Protocol):
 @dataclass(slots=True, eq=False)
 class Turn:
     """A thread: its core, what it has left to do there, and what it has had (`had`, comparable on
-    one core only). `load` is the share of recent time in which it was on a queue, as of `seen`."""
+    one core only). `load` is the share of recent time in which it was on a queue, as of `seen`;
+    `ran` when it last ran."""
 
     core: Core | None = None
     left: float = 0.0
     then: _Action | None = None
     computes: bool = True
     had: float = 0.0
-    since: float = 0.0
     load: float = 0.0
     seen: float = 0.0
     ran: float = -inf
@@ -82,6 +86,8 @@ class Processor:
         self._version = 0
         self._moved_at = 0.0
         self._computing = 0
+        self._refused = 0
+        self._ending: list[Turn] = []
         for number in range(beside):
             self.run(inf, _nothing, f"beside {number}")
 
@@ -95,8 +101,10 @@ class Processor:
             turn = Turn()
         turn.left, turn.then, turn.computes = work, then, computes
         self._computing += computes
-        self._place(turn, self._choose(turn))
-        self._plan()
+        if not any(turn is other for other in self._ending):
+            self._place(turn, self._choose(turn))
+        if not self._ending:
+            self._plan()
 
     def _choose(self, turn: Turn) -> Core:
         """Where a thread begins: its old core, an idle one, or the least loaded."""
@@ -131,7 +139,7 @@ class Processor:
         if old is not None:
             turn.had += core.least - old.least
             old.home.discard(turn)
-        turn.core, turn.since = core, now
+        turn.core = core
         turn.had = max(turn.had, core.least)
         core.home.add(turn)
         if core.queue and turn.had > core.queue[0].had:
@@ -180,31 +188,41 @@ class Processor:
             if len(core.queue) > 1:
                 next_time = min(next_time, core.until, self._moved_at + self._costs.balance)
                 if idle:
-                    next_time = min(next_time, core.queue[-1].since + self._costs.migrate)
+                    next_time = min(next_time, self._tick())
         if next_time < inf:
             self._world.at(max(now, next_time), partial(self._change, self._version))
+
+    def _tick(self) -> float:
+        """When the clock ticks next."""
+        tick = self._costs.turn
+        return (floor(self._world.now / tick + 1e-9) + 1) * tick
 
     def _change(self, version: int) -> None:
         if version != self._version:
             return
         self._advance()
-        ended = []
+        done = [core for core in self._cores if core.queue and core.queue[0].left <= 1e-12]
+        self._ending = [core.queue[0] for core in done]
+        for turn in self._ending:
+            then, turn.then = turn.then, None
+            self._computing -= turn.computes
+            assert then is not None
+            then()  # it may have more to do
+        asleep = [core for core in done if core.queue[0].then is None]
+        self._ending = []
         for core in self._cores:
-            if core.queue and core.queue[0].left <= 1e-12:
-                turn = core.queue.pop(0)
-                turn.age(self._world.now)
-                ended.append(turn.then)
-                self._computing -= turn.computes
-                turn.then = None
-                if core.queue:
-                    self._next(core)
+            if core in asleep:
+                self._end(core)
             elif len(core.queue) > 1 and self._world.now >= core.until - 1e-12:
                 self._next(core)
-        self._balance()
+        self._balance(any(not core.queue for core in asleep))
         self._plan()
-        for then in ended:
-            assert then is not None
-            then()
+
+    def _end(self, core: Core) -> None:
+        """The running thread sleeps."""
+        core.queue.pop(0).age(self._world.now)
+        if core.queue:
+            self._next(core)
 
     def _next(self, core: Core) -> None:
         """Whoever had least runs next; of equals, whoever waits."""
@@ -212,7 +230,7 @@ class Processor:
         core.queue.sort(key=lambda turn: round(turn.had, 9))
         core.until = self._world.now + self._costs.turn
 
-    def _balance(self) -> None:
+    def _balance(self, idle_now: bool) -> None:
         """Moves a thread that waits to an idle core, or now and then to a shorter queue."""
         now = self._world.now
         longest = max(self._cores, key=lambda core: len(core.queue))
@@ -220,14 +238,29 @@ class Processor:
         if len(longest.queue) < 2:
             self._moved_at = now
             return
-        turn = longest.queue[-1]
-        waited = not shortest.queue and now >= turn.since + self._costs.migrate - 1e-12
+        turn = None if shortest.queue else self._taken_over(longest, idle_now)
         due = now >= self._moved_at + self._costs.balance - 1e-12
-        if due or waited:
-            self._moved_at = now
-        if waited or (due and len(shortest.queue) < len(longest.queue)):
+        if due and turn is None and len(shortest.queue) < len(longest.queue):
+            turn = longest.queue[-1]
+        if due or turn is not None:
+            self._moved_at, self._refused = now, 0
+        if turn is not None:
             longest.queue.remove(turn)
             self._place(turn, shortest)
+
+    def _taken_over(self, core: Core, idle_now: bool) -> Turn | None:
+        """What an idle core takes from a queue: at once or at a tick, what has not run for a while;
+        after some ticks without, whatever waits."""
+        now = self._world.now
+        at_tick = self._tick() - now > self._costs.turn * (1 - 1e-9)
+        if not idle_now and not at_tick:
+            return None
+        late = now - self._costs.migrate + 1e-12
+        for turn in reversed(core.queue[1:]):
+            if turn.ran <= late or (at_tick and self._refused >= REFUSALS):
+                return turn
+        self._refused += at_tick
+        return None
 
 
 def _nothing() -> None:
