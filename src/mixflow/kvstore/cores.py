@@ -20,6 +20,9 @@ from typing import Protocol
 from .costs import Costs
 
 _Action = Callable[[], None]
+import os
+SYNC=int(os.environ.get('SYNC','1'))
+AFFINE=float(os.environ.get('AFFINE','1'))
 #: Seconds in which a thread's load is forgotten (Linux: half of it in 32 ms).
 MEMORY = 0.046
 #: How many of n cores a thread that wakes looks at for an idle one: n (1 - (SEARCH u)^2), rounded
@@ -91,10 +94,12 @@ class Processor:
         for number in range(beside):
             self.run(inf, _nothing, f"beside {number}")
 
-    def run(self, work: float, then: _Action, who: str, computes: bool = True) -> None:
+    def run(
+        self, work: float, then: _Action, who: str, computes: bool = True, waker: str = ""
+    ) -> None:
         """Does so many seconds of work of a free core on the thread of a name; then `then`. One
         thing at a time: a name that is busy is taken for another thread. What is no computing is
-        slower while others compute."""
+        slower while others compute. `waker`: the thread that has woken it, if another."""
         self._advance()
         turn = self._threads.setdefault(who, Turn())
         if turn.then is not None:
@@ -102,24 +107,35 @@ class Processor:
         turn.left, turn.then, turn.computes = work, then, computes
         self._computing += computes
         if not any(turn is other for other in self._ending):
-            self._place(turn, self._choose(turn))
+            woken = self._threads.get(waker)
+            self._place(turn, self._choose(turn, woken.core if woken else None))
         if not self._ending:
             self._plan()
 
-    def _choose(self, turn: Turn) -> Core:
-        """Where a thread begins: its old core, an idle one, or the least loaded."""
-        if turn.core and not turn.core.queue:
-            return turn.core
-        if (found := self._search(turn.core)) is not None:
-            return found
-        if turn.core and any(not core.queue for core in self._cores):
-            return turn.core  # whoever wakes it runs there
+    def _choose(self, turn: Turn, waker: Core | None) -> Core:
+        """Where a thread begins: its old core or that of its waker, if either is idle; another that
+        is idle, if one is found; or the less loaded of the two."""
+        old = turn.core
+        if old is None:
+            return self._search(None) or min(self._cores, key=lambda core: self._load(core, turn))
+        if not old.queue:
+            return old
+        near = waker or old
+        if near is not old and near.queue and not self._pulls(near, old, turn):
+            near = old
+        return near if not near.queue else self._search(near) or near
+
+    def _pulls(self, near: Core, old: Core, turn: Turn) -> bool:
+        """Whether a thread goes to its waker's core: that one is about to sleep and alone there, or
+        its core has less to do."""
+        if len(near.queue) == 1 and SYNC:
+            return True
+        return self._load(near, turn) < AFFINE * self._load(old, turn)
+
+    def _load(self, core: Core, but: Turn) -> float:
+        """Of all threads that were last on a core."""
         now = self._world.now
-        turn.age(now)
-        loads = [sum(t.age(now) for t in core.home if t is not turn) for core in self._cores]
-        if turn.core and loads[self._cores.index(turn.core)] <= min(loads) + 1e-9:
-            return turn.core
-        return self._cores[loads.index(min(loads))]
+        return sum(turn.age(now) for turn in core.home if turn is not but)
 
     def _search(self, old: Core | None) -> Core | None:
         """An idle core, if one is found: the fuller a host, the fewer are looked at."""
@@ -208,20 +224,22 @@ class Processor:
             self._computing -= turn.computes
             assert then is not None
             then()  # it may have more to do
-        asleep = [core for core in done if core.queue[0].then is None]
+        asleep = [(c, t) for c, t in zip(done, self._ending, strict=True) if t.then is None]
         self._ending = []
+        for core, turn in asleep:
+            self._end(core, turn)
         for core in self._cores:
-            if core in asleep:
-                self._end(core)
-            elif len(core.queue) > 1 and self._world.now >= core.until - 1e-12:
+            if len(core.queue) > 1 and self._world.now >= core.until - 1e-12:
                 self._next(core)
-        self._balance(any(not core.queue for core in asleep))
+        self._balance(any(not core.queue for core, _ in asleep))
         self._plan()
 
-    def _end(self, core: Core) -> None:
-        """The running thread sleeps."""
-        core.queue.pop(0).age(self._world.now)
-        if core.queue:
+    def _end(self, core: Core, turn: Turn) -> None:
+        """A thread sleeps; it ran, or one that it woke has taken its place."""
+        ran = core.queue[0] is turn
+        core.queue.remove(turn)
+        turn.age(self._world.now)
+        if ran and core.queue:
             self._next(core)
 
     def _next(self, core: Core) -> None:
