@@ -20,25 +20,13 @@ import mixflow as mx
 task, out = json.loads(sys.argv[1]), Path(sys.argv[2])
 
 
-def server_process():
-    """The job's server: a sibling of this process."""
+def server_clock():
+    """Reads the processor seconds of the job's server: a sibling of this process."""
     for process in psutil.Process().parent().children():
         if "mixflow.kvstore.serve" in process.cmdline():
-            return process
+            clock = (~process.pid << 3) | 2  # Linux: processor clock of another process
+            return lambda: time.clock_gettime(clock)
     raise SystemExit("no server beside this worker")
-
-
-def server_clock():
-    """Reads the processor seconds of the job's server."""
-    clock = (~server_process().pid << 3) | 2  # Linux: processor clock of another process
-    return lambda: time.clock_gettime(clock)
-
-
-def io_clock(process):
-    """Reads the processor seconds of the threads between a process and the network (ZeroMQ's)."""
-    threads = [Path(f"/proc/{process.pid}/task/{t.id}") for t in process.threads()]
-    found = [t for t in threads if (t / "comm").read_text().startswith("ZMQbg/IO")]
-    return lambda: sum(int((t / "schedstat").read_text().split()[0]) for t in found) / 1e9
 
 
 class Others:
@@ -122,12 +110,8 @@ def measured(body, server):
 
 
 def training(store):
-    """Wall seconds of each step and of its computing; processor seconds of worker and server, and
-    those of their threads at the network."""
-    name, steps = task["workload"], task["steps"]
-    clocks = {"worker": time.process_time, "server": server_clock(),
-              "worker_io": io_clock(psutil.Process()),
-              "server_io": io_clock(server_process())}  # fmt: skip
+    """Wall seconds of each step and of its computing; processor seconds of worker and server."""
+    server, name, steps = server_clock(), task["workload"], task["steps"]
     batch, gradients, weights = compute(name)
     names = [f"{name}-{k}" for k in range(len(weights))]
     store.init(names, weights)
@@ -135,7 +119,7 @@ def training(store):
     for step in range(steps + 3):
         if step == 3:
             store.barrier()
-            others, starts = Others(), {who: clock() for who, clock in clocks.items()}
+            others, starts = Others(), (time.process_time(), server())
         begin = time.perf_counter()
         batch()
         computed = time.perf_counter()
@@ -143,11 +127,12 @@ def training(store):
             store.pushpull(key, gradient, out=weight)
         mx.nd.waitall()
         times.append((computed - begin, time.perf_counter() - begin))
-    spent = {who: (clock() - starts[who]) / steps for who, clock in clocks.items()}
-    share = others.share()
+    ends, share = (time.process_time(), server()), others.share()
     store.barrier()
+    worker, served = ((b - a) / steps for a, b in zip(starts, ends, strict=True))
     compute_seconds, step_seconds = np.array(times[3:]).T.tolist()
-    return {"compute": compute_seconds, "step": step_seconds, **spent}, share
+    row = {"compute": compute_seconds, "step": step_seconds, "worker": worker, "server": served}
+    return row, share
 
 
 def alone():

@@ -20,14 +20,14 @@ from typing import Protocol
 from .costs import Costs
 
 _Action = Callable[[], None]
-import os
-SYNC=int(os.environ.get('SYNC','1'))
-AFFINE=float(os.environ.get('AFFINE','1'))
 #: Seconds in which a thread's load is forgotten (Linux: half of it in 32 ms).
 MEMORY = 0.046
 #: How many of n cores a thread that wakes looks at for an idle one: n (1 - (SEARCH u)^2), rounded
 #: down, where u is the share of the cores' recent time that was used (Linux: SIS_UTIL, 117 %).
 SEARCH = 1.17
+#: A thread goes to its waker's core where the load is less than this times that of its own (Linux:
+#: half of what two domains may differ by, 117 %).
+DRAWN = 1.085
 #: At so many ticks an idle core leaves what ran a moment ago where it is (Linux: cache_nice_tries).
 REFUSALS = 2
 
@@ -113,24 +113,19 @@ class Processor:
             self._plan()
 
     def _choose(self, turn: Turn, waker: Core | None) -> Core:
-        """Where a thread begins: its old core or that of its waker, if either is idle; another that
-        is idle, if one is found; or the less loaded of the two."""
-        old = turn.core
-        if old is None:
-            return self._search(None) or min(self._cores, key=lambda core: self._load(core, turn))
-        if not old.queue:
-            return old
-        near = waker or old
-        if near is not old and near.queue and not self._pulls(near, old, turn):
-            near = old
-        return near if not near.queue else self._search(near) or near
+        """Where a thread begins: its old core or that of its waker, if idle; another that is, if
+        one is found; or the less loaded of the two."""
+        core = turn.core
+        if core is None:
+            return self._search(None) or min(self._cores, key=lambda one: self._load(one, turn))
+        if core.queue and waker and waker is not core and self._draws(waker, core, turn):
+            core = waker
+        return core if not core.queue else self._search(core) or core
 
-    def _pulls(self, near: Core, old: Core, turn: Turn) -> bool:
-        """Whether a thread goes to its waker's core: that one is about to sleep and alone there, or
-        its core has less to do."""
-        if len(near.queue) == 1 and SYNC:
-            return True
-        return self._load(near, turn) < AFFINE * self._load(old, turn)
+    def _draws(self, waker: Core, old: Core, turn: Turn) -> bool:
+        """Whether a thread goes to its waker's core."""
+        own = turn.age(self._world.now)
+        return not waker.queue or self._load(waker, turn) + own < DRAWN * self._load(old, turn)
 
     def _load(self, core: Core, but: Turn) -> float:
         """Of all threads that were last on a core."""

@@ -31,7 +31,7 @@ _FREE = Cost()
 #: Names of the costs of messages.
 MESSAGES = (
     "worker_send", "worker_receive",
-    "server_receive", "server_close", "server_apply", "server_send", "worker_io", "server_io",
+    "server_receive", "server_close", "server_apply", "server_send",
 )  # fmt: skip
 
 
@@ -45,8 +45,6 @@ class Costs:
         server_close: a server sums a round of a slice, updates it and commits it.
         server_apply: the same of a single push, where there are no rounds.
         server_send: a server sends values.
-        worker_io, server_io: part of what a message costs (either way, confirmations too) that is
-            spent by another thread, between the process and the network.
         worker_note, server_note: a worker takes, or a server sends, the word that a push has
             arrived or is applied.
         worker_wake, server_wake: seconds that the thread of a worker's link or of a server takes to
@@ -68,8 +66,6 @@ class Costs:
     server_close: Cost = _FREE
     server_apply: Cost = _FREE
     server_send: Cost = _FREE
-    worker_io: Cost = _FREE
-    server_io: Cost = _FREE
     worker_note: float = 0.0
     server_note: float = 0.0
     worker_wake: float = 0.0

@@ -5,9 +5,8 @@ made of parts that are measured (`costs.py`), every message is handled by the co
 `mixflow simulate` refuses to go further than the model has been checked.
 
 Model. A host has cores with a queue each (`cores.py`). Each worker's link and each server is one
-thread: it does one thing after the other, and sends before it receives; and one more between it and
-the network (ZeroMQ's), which does a part of that. A message costs its sender and its receiver
-processor time (`Costs`), passes the uplink of one host and the downlink of the
+thread: it does one thing after the other, and sends before it receives. A message costs its sender
+and its receiver processor time (`Costs`), passes the uplink of one host and the downlink of the
 other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed.
 
 Many servers that hold equal shares are played by a few: each message of a worker to one of them
@@ -56,7 +55,7 @@ class Thread:
         self._busy = False
 
     def run(self, work: float, then: _Action, urgent: bool = False, waker: str = "") -> None:
-        """Puts something in the queue, which a thread of a name does."""
+        """Puts something in the queue, which `waker` brought."""
         if work > 0 and not self._busy:
             work += self._wake
         self.used += work
@@ -123,7 +122,6 @@ class TimedWorld(World):
         self._update = costs.server_close if rounds else costs.server_apply
         self._beside = beside
         self._threads: dict[str, Thread] = {}
-        self._io: dict[str, Thread] = {}
 
     def host(self, name: str) -> Host:
         """The host of a node."""
@@ -139,23 +137,6 @@ class TimedWorld(World):
             wake = self.costs.server_wake if is_server else self.costs.worker_wake
             self._threads[name] = Thread(self.host(name).processor, wake, name)
         return self._threads[name]
-
-    def io_thread(self, name: str) -> Thread:
-        """The thread between a node and the network."""
-        if name not in self._io:
-            self._io[name] = Thread(self.host(name).processor, name=f"{name} io")
-        return self._io[name]
-
-    def used(self, name: str) -> float:
-        """Processor seconds of a node for the store."""
-        return self.thread(name).used + self.io_thread(name).used
-
-    def _io_part(self, name: str, cost: float, nbytes: float, many: float) -> float:
-        """What the thread between a node and the network does of a message's cost."""
-        costs = self.costs
-        if name.startswith("server"):
-            return min(cost, costs.server_io.of(nbytes))
-        return min(cost, costs.worker_io.of(nbytes * many, many))
 
     def compute(self, name: str, seconds: float, then: _Action) -> None:
         """On a core of the node's host, or on a device of its own."""
@@ -183,10 +164,8 @@ class TimedWorld(World):
             cost = self.costs.server_send.of(nbytes)
         elif isinstance(message, (Received, Applied)):
             cost = self.costs.server_note
-        passing = self._io_part(sender, cost, nbytes, many)
-        leave = partial(self._leave, sender, to, message, late)
-        then = partial(self.io_thread(sender).run, passing, leave, waker=sender)
-        self.thread(sender).run(cost - passing, then, urgent=True)
+        then = partial(self._leave, sender, to, message, late)
+        self.thread(sender).run(cost, then, urgent=True)
 
     def _leave(self, sender: str, to: str, message: Message, late: float) -> None:
         """The message leaves its host, or is there already."""
@@ -216,11 +195,7 @@ class TimedWorld(World):
             cost = self.costs.worker_receive.of(nbytes * many, many)
         elif isinstance(message, (Received, Applied)):
             cost = self.costs.worker_note * many
-        passing = self._io_part(to, cost, nbytes, many)
-        arrive = partial(self._arrive, to, message)
-        io = f"{to} io"
-        then = partial(self.thread(to).run, cost - passing, arrive, waker=io if passing else sender)
-        self.io_thread(to).run(passing, then, waker=f"{sender} io")
+        self.thread(to).run(cost, partial(self._arrive, to, message), waker=sender)
 
 
 def _nothing() -> None:
@@ -423,8 +398,8 @@ def simulate(scenario: Scenario, costs: Costs, seed: int = 0) -> Outcome:
         efficiency=throughput * mean_seconds(scenario.workload) / alone,
         sent_per_host=float(np.mean([h.sent for h in world.hosts.values()])) / scenario.steps,
         dropped=sum(p.stale for p in progress) / len(progress),
-        server_seconds=sum(map(world.used, made.servers)) / scenario.steps,
-        worker_seconds=sum(world.used(w.name) for w in made.workers) / scenario.steps,
+        server_seconds=sum(world.thread(n).used for n in made.servers) / scenario.steps,
+        worker_seconds=sum(world.thread(w.name).used for w in made.workers) / scenario.steps,
     )
 
 
