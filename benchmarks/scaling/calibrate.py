@@ -341,10 +341,10 @@ def with_hop(costs: Costs, loads: list) -> Costs:
     return replace(costs, hop=float(fine))
 
 
-def one_worker(costs: Costs, load: Workload, kind: str, beside: int = 0) -> scaling.Outcome:
+def one_worker(costs: Costs, load: Workload, kind: str) -> scaling.Outcome:
     """A worker and its server on this host, simulated."""
     calm = replace(load, spread=Spread())
-    scenario = scaling.Scenario(calm, POLICIES[kind], exact=True, steps=12, beside=beside)
+    scenario = scaling.Scenario(calm, POLICIES[kind], exact=True, steps=12)
     return scaling.simulate(scenario, costs)
 
 
@@ -425,10 +425,7 @@ def checked(costs: Costs, loads: dict[str, Workload], policy: str, name: str, wo
     phase = f"{policy}:{workers}:{name}"
     measured = statistics.mean(middle(row["step"]) for row in raw(phase))
     calm = calm_runs(phase)
-    scenario = scaling.Scenario(
-        loads[name], POLICIES[policy], workers=workers, exact=True, steps=60
-    )
-    model = scaling.simulate(scenario, costs).step_seconds
+    model = foretold(costs, loads[name], policy, workers=workers)
     return {
         "policy": policy, "workload": name, "workers": workers,
         "measured": measured, "model": model, "off": model / measured - 1,
@@ -437,13 +434,20 @@ def checked(costs: Costs, loads: dict[str, Workload], policy: str, name: str, wo
     }  # fmt: skip
 
 
+def foretold(costs: Costs, load: Workload, policy: str, **scenario: int) -> float:
+    """Seconds of a step on this host, simulated as it is measured: as many steps and runs, since
+    two workers are faster or slower for a while by where their threads come to lie."""
+    made = scaling.Scenario(load, POLICIES[policy], exact=True, steps=STEPS[load.name], **scenario)
+    return statistics.mean(scaling.simulate(made, costs, n).step_seconds for n in range(RUNS))
+
+
 def crowds(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
     """Step times of one worker beside processes that compute all the time, measured and
     simulated: what two and three workers do to each other's turns, without their messages."""
     rows = []
     for policy, name, beside in itertools.product(KINDS, WORKLOADS, BESIDE):
         measured = middle(raw(f"beside:{beside}:{name}:{policy}")[0]["step"])
-        model = one_worker(costs, loads[name], policy, beside).step_seconds
+        model = foretold(costs, loads[name], policy, beside=beside)
         rows.append(
             {
                 "policy": policy, "workload": name, "beside": beside,
