@@ -2,9 +2,11 @@
 
 The hazard is a model of cores that any thread may use at any time: two threads that wake each other
 stay on one core though the other one has less to do, so that a crowded host is slower than its sum
-of work says. Here a thread that begins stays on the core where it was unless another is idle or
-less loaded; threads of one core take turns, whoever had least goes first; an idle core takes over
-what has waited for a while; and from time to time one is moved from a longer to a shorter queue.
+of work says. Here a thread that begins stays on the core where it was unless another is less
+loaded, or idle and found to be so: on a full host nobody searches. One that goes on at once keeps
+its core. Threads of one core take turns, whoever had least goes first; a core that becomes idle, or
+is so at a tick of the clock, takes over what has not run for a while; and from time to time one is
+moved from a longer to a shorter queue.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, inf
+from math import exp, floor, inf
 from typing import Protocol
 
 from .costs import Costs
@@ -20,6 +22,14 @@ from .costs import Costs
 _Action = Callable[[], None]
 #: Seconds in which a thread's load is forgotten (Linux: half of it in 32 ms).
 MEMORY = 0.046
+#: How many of n cores a thread that wakes looks at for an idle one: n (1 - (SEARCH u)^2), rounded
+#: down, where u is the share of the cores' recent time that was used (Linux: SIS_UTIL, 117 %).
+SEARCH = 1.17
+#: A thread goes to its waker's core where the load is less than this times that of its own (Linux:
+#: half of what two domains may differ by, 117 %).
+DRAWN = 1.085
+#: At so many ticks an idle core leaves what ran a moment ago where it is (Linux: cache_nice_tries).
+REFUSALS = 2
 
 
 class Clock(Protocol):
@@ -34,16 +44,17 @@ class Clock(Protocol):
 @dataclass(slots=True, eq=False)
 class Turn:
     """A thread: its core, what it has left to do there, and what it has had (`had`, comparable on
-    one core only). `load` is the share of recent time in which it was on a queue, as of `seen`."""
+    one core only). `load` is the share of recent time in which it was on a queue, as of `seen`;
+    `ran` when it last ran."""
 
     core: Core | None = None
     left: float = 0.0
     then: _Action | None = None
     computes: bool = True
     had: float = 0.0
-    since: float = 0.0
     load: float = 0.0
     seen: float = 0.0
+    ran: float = -inf
 
     def age(self, now: float) -> float:
         """The load at a time."""
@@ -56,12 +67,14 @@ class Turn:
 @dataclass(slots=True, eq=False)
 class Core:
     """Threads that want to run here, the running one first; `least` is what those that come are
-    taken to have had; `until` when the running one's turn ends. `home`: all that were last here."""
+    taken to have had; `until` when the running one's turn ends. `home`: all that were last here.
+    `used`: share of recent time in which any ran."""
 
     queue: list[Turn] = field(default_factory=list)
     home: set[Turn] = field(default_factory=set)
     least: float = 0.0
     until: float = inf
+    used: float = 0.0
 
 
 class Processor:
@@ -76,35 +89,60 @@ class Processor:
         self._version = 0
         self._moved_at = 0.0
         self._computing = 0
+        self._refused = 0
+        self._ending: list[Turn] = []
         for number in range(beside):
             self.run(inf, _nothing, f"beside {number}")
 
-    def run(self, work: float, then: _Action, who: str, computes: bool = True) -> None:
+    def run(
+        self, work: float, then: _Action, who: str, computes: bool = True, waker: str = ""
+    ) -> None:
         """Does so many seconds of work of a free core on the thread of a name; then `then`. One
         thing at a time: a name that is busy is taken for another thread. What is no computing is
-        slower while others compute."""
+        slower while others compute. `waker`: the thread that has woken it, if another."""
         self._advance()
         turn = self._threads.setdefault(who, Turn())
         if turn.then is not None:
             turn = Turn()
         turn.left, turn.then, turn.computes = work, then, computes
         self._computing += computes
-        self._place(turn, self._choose(turn))
-        self._plan()
+        if not any(turn is other for other in self._ending):
+            woken = self._threads.get(waker)
+            self._place(turn, self._choose(turn, woken.core if woken else None))
+        if not self._ending:
+            self._plan()
 
-    def _choose(self, turn: Turn) -> Core:
-        """Where a thread begins: its old core, an idle one, or the least loaded."""
-        if turn.core and not turn.core.queue:
-            return turn.core
-        for core in self._cores:
+    def _choose(self, turn: Turn, waker: Core | None) -> Core:
+        """Where a thread begins: its old core or that of its waker, if idle; another that is, if
+        one is found; or the less loaded of the two."""
+        core = turn.core
+        if core is None:
+            return self._search(None) or min(self._cores, key=lambda one: self._load(one, turn))
+        if core.queue and waker and waker is not core and self._draws(waker, core, turn):
+            core = waker
+        return core if not core.queue else self._search(core) or core
+
+    def _draws(self, waker: Core, old: Core, turn: Turn) -> bool:
+        """Whether a thread goes to its waker's core."""
+        own = turn.age(self._world.now)
+        return not waker.queue or self._load(waker, turn) + own < DRAWN * self._load(old, turn)
+
+    def _load(self, core: Core, but: Turn) -> float:
+        """Of all threads that were last on a core."""
+        now = self._world.now
+        return sum(turn.age(now) for turn in core.home if turn is not but)
+
+    def _search(self, old: Core | None) -> Core | None:
+        """An idle core, if one is found: the fuller a host, the fewer are looked at."""
+        count = len(self._cores)
+        first = 0 if old is None else self._cores.index(old) + 1
+        share = sum(core.used for core in self._cores) / count
+        looked = count if old is None else int(count * max(0.0, 1 - (SEARCH * share) ** 2))
+        for number in range(first, first + looked):
+            core = self._cores[number % count]
             if not core.queue:
                 return core
-        now = self._world.now
-        turn.age(now)
-        loads = [sum(t.age(now) for t in core.home if t is not turn) for core in self._cores]
-        if turn.core and loads[self._cores.index(turn.core)] <= min(loads) + 1e-9:
-            return turn.core
-        return self._cores[loads.index(min(loads))]
+        return None
 
     def _place(self, turn: Turn, core: Core) -> None:
         now, old = self._world.now, turn.core
@@ -112,7 +150,7 @@ class Processor:
         if old is not None:
             turn.had += core.least - old.least
             old.home.discard(turn)
-        turn.core, turn.since = core, now
+        turn.core = core
         turn.had = max(turn.had, core.least)
         core.home.add(turn)
         if core.queue and turn.had > core.queue[0].had:
@@ -140,9 +178,12 @@ class Processor:
         self._since = self._world.now
         if passed <= 0:
             return
+        kept = exp(-passed / MEMORY)
         for core in self._cores:
+            core.used = core.used * kept + (1 - kept if core.queue else 0.0)
             if core.queue:
                 running = core.queue[0]
+                running.ran = self._world.now
                 running.left -= passed * self._rate(core)
                 running.had += passed
                 core.least = max(core.least, min(turn.had for turn in core.queue))
@@ -158,31 +199,43 @@ class Processor:
             if len(core.queue) > 1:
                 next_time = min(next_time, core.until, self._moved_at + self._costs.balance)
                 if idle:
-                    next_time = min(next_time, core.queue[-1].since + self._costs.migrate)
+                    next_time = min(next_time, self._tick())
         if next_time < inf:
             self._world.at(max(now, next_time), partial(self._change, self._version))
+
+    def _tick(self) -> float:
+        """When the clock ticks next."""
+        tick = self._costs.turn
+        return (floor(self._world.now / tick + 1e-9) + 1) * tick
 
     def _change(self, version: int) -> None:
         if version != self._version:
             return
         self._advance()
-        ended = []
-        for core in self._cores:
-            if core.queue and core.queue[0].left <= 1e-12:
-                turn = core.queue.pop(0)
-                turn.age(self._world.now)
-                ended.append(turn.then)
-                self._computing -= turn.computes
-                turn.then = None
-                if core.queue:
-                    self._next(core)
-            elif len(core.queue) > 1 and self._world.now >= core.until - 1e-12:
-                self._next(core)
-        self._balance()
-        self._plan()
-        for then in ended:
+        done = [core for core in self._cores if core.queue and core.queue[0].left <= 1e-12]
+        self._ending = [core.queue[0] for core in done]
+        for turn in self._ending:
+            then, turn.then = turn.then, None
+            self._computing -= turn.computes
             assert then is not None
-            then()
+            then()  # it may have more to do
+        asleep = [(c, t) for c, t in zip(done, self._ending, strict=True) if t.then is None]
+        self._ending = []
+        for core, turn in asleep:
+            self._end(core, turn)
+        for core in self._cores:
+            if len(core.queue) > 1 and self._world.now >= core.until - 1e-12:
+                self._next(core)
+        self._balance(any(not core.queue for core, _ in asleep))
+        self._plan()
+
+    def _end(self, core: Core, turn: Turn) -> None:
+        """A thread sleeps; it ran, or one that it woke has taken its place."""
+        ran = core.queue[0] is turn
+        core.queue.remove(turn)
+        turn.age(self._world.now)
+        if ran and core.queue:
+            self._next(core)
 
     def _next(self, core: Core) -> None:
         """Whoever had least runs next; of equals, whoever waits."""
@@ -190,7 +243,7 @@ class Processor:
         core.queue.sort(key=lambda turn: round(turn.had, 9))
         core.until = self._world.now + self._costs.turn
 
-    def _balance(self) -> None:
+    def _balance(self, idle_now: bool) -> None:
         """Moves a thread that waits to an idle core, or now and then to a shorter queue."""
         now = self._world.now
         longest = max(self._cores, key=lambda core: len(core.queue))
@@ -198,14 +251,29 @@ class Processor:
         if len(longest.queue) < 2:
             self._moved_at = now
             return
-        turn = longest.queue[-1]
-        waited = not shortest.queue and now >= turn.since + self._costs.migrate - 1e-12
+        turn = None if shortest.queue else self._taken_over(longest, idle_now)
         due = now >= self._moved_at + self._costs.balance - 1e-12
-        if due or waited:
-            self._moved_at = now
-        if waited or (due and len(shortest.queue) < len(longest.queue)):
+        if due and turn is None and len(shortest.queue) < len(longest.queue):
+            turn = longest.queue[-1]
+        if due or turn is not None:
+            self._moved_at, self._refused = now, 0
+        if turn is not None:
             longest.queue.remove(turn)
             self._place(turn, shortest)
+
+    def _taken_over(self, core: Core, idle_now: bool) -> Turn | None:
+        """What an idle core takes from a queue: at once or at a tick, what has not run for a while;
+        after some ticks without, whatever waits."""
+        now = self._world.now
+        at_tick = self._tick() - now > self._costs.turn * (1 - 1e-9)
+        if not idle_now and not at_tick:
+            return None
+        late = now - self._costs.migrate + 1e-12
+        for turn in reversed(core.queue[1:]):
+            if turn.ran <= late or (at_tick and self._refused >= REFUSALS):
+                return turn
+        self._refused += at_tick
+        return None
 
 
 def _nothing() -> None:

@@ -56,7 +56,7 @@ class Costs:
         crowded: the same when threads take turns on a core.
         company: speed of work on messages while others of the host compute (caches are colder).
         turn: seconds that a thread keeps a core for which others wait.
-        migrate: seconds that a thread waits before an idle core takes it over.
+        migrate: seconds for which an idle core leaves a thread that has run where it is.
         balance: seconds until one is moved from a longer to a shorter queue.
     """
 

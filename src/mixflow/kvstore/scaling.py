@@ -50,25 +50,26 @@ class Thread:
         self._name = name
         self._processor = processor
         self._wake = wake
-        self._urgent: deque[tuple[float, _Action]] = deque()
-        self._queue: deque[tuple[float, _Action]] = deque()
+        self._urgent: deque[tuple[float, _Action, str]] = deque()
+        self._queue: deque[tuple[float, _Action, str]] = deque()
         self._busy = False
 
-    def run(self, work: float, then: _Action, urgent: bool = False) -> None:
-        """Puts something in the queue."""
+    def run(self, work: float, then: _Action, urgent: bool = False, waker: str = "") -> None:
+        """Puts something in the queue, which `waker` brought."""
         if work > 0 and not self._busy:
             work += self._wake
         self.used += work
-        (self._urgent if urgent else self._queue).append((work, then))
+        (self._urgent if urgent else self._queue).append((work, then, waker))
         if not self._busy:
             self._next()
 
     def _next(self) -> None:
         self._busy = True
         while self._urgent or self._queue:
-            work, then = (self._urgent or self._queue).popleft()
+            work, then, waker = (self._urgent or self._queue).popleft()
             if work > 0:
-                self._processor.run(work, partial(self._done, then), self._name, False)
+                done = partial(self._done, then)
+                self._processor.run(work, done, self._name, False, waker)
                 return
             then()
         self._busy = False
@@ -168,7 +169,7 @@ class TimedWorld(World):
 
     def _leave(self, sender: str, to: str, message: Message, late: float) -> None:
         """The message leaves its host, or is there already."""
-        arrive = partial(self._reach, to, message)
+        arrive = partial(self._reach, sender, to, message)
         source, target = self.host(sender), self.host(to)
         if source is target:
             self.at(self.now + self.costs.hop + late, arrive)
@@ -186,7 +187,7 @@ class TimedWorld(World):
         target.in_free = max(first_byte, target.in_free) + into / rate
         self.at(target.in_free + self.costs.hop, arrive)
 
-    def _reach(self, to: str, message: Message) -> None:
+    def _reach(self, sender: str, to: str, message: Message) -> None:
         cost, nbytes, many = 0.0, self.nbytes(message), self.weight
         if isinstance(message, Push):
             cost = self.costs.server_receive.of(nbytes)
@@ -194,7 +195,7 @@ class TimedWorld(World):
             cost = self.costs.worker_receive.of(nbytes * many, many)
         elif isinstance(message, (Received, Applied)):
             cost = self.costs.worker_note * many
-        self.thread(to).run(cost, partial(self._arrive, to, message))
+        self.thread(to).run(cost, partial(self._arrive, to, message), waker=sender)
 
 
 def _nothing() -> None:
