@@ -1,13 +1,14 @@
 """Where the processes of a job find each other: the part that MXNet's scheduler played.
 
 Servers register their addresses (again after each restart) and workers ask for them. Small JSON
-messages over ZeroMQ; every one carries the job's token, and what does not is dropped. Tensors
-never pass here.
+messages over ZeroMQ; every one carries a proof of the job's token, and what does not is dropped.
+Tensors never pass here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import secrets
 import threading
@@ -153,13 +154,19 @@ class Answers(Protocol):
         """The answer to one request; a bad one gets an 'error'. Never blocks."""
 
 
+def proof(token: str) -> str:
+    """What shows that somebody has a job's token. Networks see this and never the token, with
+    which code is sealed (`program`)."""
+    return hashlib.sha256(b"mixflow rendezvous " + token.encode()).hexdigest()
+
+
 class Rendezvous:
     """Serves a `Roll` (or a desk) on a thread until `close`.
 
     Args:
         roll: the job.
         address: where to bind; a '*' takes a free port.
-        token: what every message must carry.
+        token: of the job; every message must carry the proof that its sender has it.
     """
 
     def __init__(self, roll: Answers, address: str = "tcp://127.0.0.1:*", token: str = "") -> None:
@@ -176,7 +183,7 @@ class Rendezvous:
         self._thread.start()
 
     def _run(self) -> None:
-        token = self.token.encode()
+        expected = proof(self.token).encode()
         while not self._stopped.is_set():
             if not self._socket.poll(POLL_MS):
                 continue
@@ -184,7 +191,7 @@ class Rendezvous:
             # Anybody may send anything here: it must not end the thread.
             with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 request = json.loads(frames[-1])
-                if secrets.compare_digest(str(request.get("token")).encode(), token):
+                if secrets.compare_digest(str(request.get("proof")).encode(), expected):
                     answer = self.roll.answer(request)
                     answer["number"] = request.get("number")
                     self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])
@@ -222,7 +229,7 @@ class Enquirer:
         self._number += 1
         request = {
             "what": what,
-            "token": self._token,
+            "proof": proof(self._token),
             "name": self._name,
             "number": self._number,
             **fields,

@@ -14,13 +14,16 @@ from mixflow.kvstore.sharding import Directory
 from mixflow.kvstore.simulator import Network
 from mixflow.kvstore.transport.zeromq import Server
 
+#: Of a job.
+SECRET = "secret"
+
 
 def shard_of(number, workers, servers, options):
     """The shard of a job's server, as `serve` makes it."""
     return Shard(
         f"server{number}",
         options.policy,
-        Optimizing(needs_optimizer=not options.policy.rounds),
+        Optimizing(needs_optimizer=not options.policy.rounds, secret=SECRET),
         workers=workers,
         directory=Directory(servers, options.bound) if number == 0 else None,
         deadline=options.deadline,
@@ -52,6 +55,8 @@ def job(workers, servers=1, **options):
         stores = [
             DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
         ]
+        for store in stores:
+            store._secret = SECRET
         yield stores
         together(lambda store: store.close(), stores)
 

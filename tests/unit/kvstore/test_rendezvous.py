@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mixflow.errors import MixflowError
-from mixflow.kvstore.rendezvous import Enquirer, Rendezvous, Roll
+from mixflow.kvstore.rendezvous import Enquirer, Rendezvous, Roll, proof
 from mixflow.kvstore.utilisation import Collector
 
 zmq = pytest.importorskip("zmq")
@@ -15,9 +15,9 @@ STRAY = [
     b"[" * 100_000,
     b"[]",
     b'{"what": "servers"}',
-    b'{"token": 1}',
-    b'{"token": "\xc3\xa9"}',
-    b'{"token": "\\ud800"}',
+    b'{"proof": 1}',
+    b'{"proof": "\xc3\xa9"}',
+    b'{"proof": "\\ud800"}',
 ]
 
 
@@ -33,7 +33,10 @@ def test_what_strangers_send_is_dropped_and_the_others_are_answered(rendezvous):
         stranger.connect(rendezvous.address)
         for text in STRAY:
             stranger.send(text)
-        stranger.send(json.dumps({"token": rendezvous.token, "what": "servers"}).encode())
+        # The token itself opens nothing: it is never sent.
+        stranger.send(json.dumps({"proof": rendezvous.token, "what": "servers"}).encode())
+        request = {"proof": proof(rendezvous.token), "what": "servers"}
+        stranger.send(json.dumps(request).encode())
         assert stranger.poll(20_000)
         assert json.loads(stranger.recv()) == {"servers": None, "number": None}
         assert not stranger.poll(100)
