@@ -56,3 +56,11 @@ class Broken(mx.optimizer.Optimizer):
         weight += 1
         if self._index_update_count[index] == 3:
             raise ZeroDivisionError("no third one")
+
+
+RAN = []
+
+
+def ran():
+    """Tells that it was called."""
+    RAN.append(1)
