@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -76,7 +77,8 @@ class OwnOptimizer:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename != __file__]
         if own and not isinstance(error, ParamError):
-            where = f" ({own[-1].filename}, line {own[-1].lineno})"
+            file = os.path.basename(own[-1].filename)  # of what travels by value it is made up
+            where = f" ({own[-1].name}, line {own[-1].lineno} of {file})"
         return (
             f"[kvstore server] expected optimizer '{name}' to update key '{key_of(key)}', got "
             f"{type(error).__name__}: {error}{where}"

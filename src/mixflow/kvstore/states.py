@@ -39,7 +39,7 @@ def join(entry: Entry, found: Mapping[str, Mapping[str, Array]]) -> dict[str, Ar
     Raises:
         FormatError: slices that do not keep the same states.
     """
-    names = [set(found.get(piece.name, {})) for piece in entry.slices]
+    names = [set(found.get(piece.name, {})) - {KEPT} for piece in entry.slices]
     if any(one != names[0] for one in names):
         raise FormatError(
             f"[optimizer states] expected the same states in all slices, got {names}: some of "
@@ -51,7 +51,8 @@ def join(entry: Entry, found: Mapping[str, Mapping[str, Array]]) -> dict[str, Ar
         sizes = [piece.end - piece.begin for piece in entry.slices]
         alike = _of_elements(name) and [a.size for a in arrays] == sizes
         whole[name] = np.concatenate([a.reshape(-1) for a in arrays]) if alike else arrays[0]
-    return whole
+    kept = [held[KEPT] for held in found.values() if KEPT in held]
+    return whole | ({KEPT: kept[0]} if kept else {})
 
 
 def _of_elements(name: str) -> bool:

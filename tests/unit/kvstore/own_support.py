@@ -49,13 +49,13 @@ class Linear:
 
 
 class Broken(mx.optimizer.Optimizer):
-    """Fails at its third update, when half of it is made."""
+    """Fails at its sixth update, when half of it is made."""
 
     def update(self, index, weight, grad, state):
         self._update_count(index)
         weight += 1
-        if self._index_update_count[index] == 3:
-            raise ZeroDivisionError("no third one")
+        if self._index_update_count[index] == 6:
+            raise ZeroDivisionError("no sixth one")
 
 
 RAN = []
