@@ -143,15 +143,15 @@ class OwnOptimizer:
     def _fill(self, optimizer: Optimizer, key: str, states: list[nd.NDArray]) -> None:
         """Takes over what is pending for a slice."""
         kept = self._pending.pop(key, {})
-        for number, state in enumerate(states):
-            found = kept.get(str(number))
-            if found is not None and found.size != state.size:
+        numbered = [(n, state, kept[str(n)]) for n, state in enumerate(states) if str(n) in kept]
+        for number, state, found in numbered:  # all is checked before anything changes
+            if found.size != state.size:
                 raise ParamError(
                     f"[{type(self._template).__name__}] expected {state.size} values for state "
                     f"{number} of key '{key_of(key)}', got {found.size}"
                 )
-            if found is not None:
-                state[:] = nd.array(found.reshape(state.shape), dtype=state.dtype)
+        for _, state, found in numbered:
+            state[:] = nd.array(found.reshape(state.shape), dtype=state.dtype)
         count = int(kept[COUNT][0]) if COUNT in kept else 0
         if count:
             optimizer._counts[_index(key)] = count

@@ -14,7 +14,7 @@ import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
 from mixflow.kvstore import policy, program, snapshot, states
 from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Place, Pull, Push
+from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Place, Pull, Push, PutStates
 from mixflow.kvstore.policy import Part
 from mixflow.kvstore.program import pack
 from mixflow.kvstore.server import Shard
@@ -266,6 +266,19 @@ def test_a_restarted_shard_goes_on_exactly(kind):
     assert value(servers[0]) == value(servers[1]) != [1, 1, 1]
     kept = servers[1].states("k/0")["kept"]
     assert kept.size % 256 == 0 and json.loads(kept.tobytes()) != [{}, {}]
+
+
+def test_states_of_other_sizes_are_refused():
+    server = shard()
+    server.handle(sent(own_support.Momentum()), 0)
+    assert not pushed(server, [0])
+    before = server.states("k/0")["0"].tolist()
+    given = {"k/0|0": np.ones(3, "f4"), "k/0|2": np.ones(3, "f4")}
+    found = failures(server.handle(PutStates("w0", 50, given), 0))
+    assert "expected 1 values for state 2 of key 'k', got 3" in found[0]
+    assert server.states("k/0")["0"].tolist() == before != [1, 1, 1]
+    server.handle(PutStates("w0", 51, {"k/0|0": np.full(3, 7, "f4")}), 0)
+    assert server.states("k/0")["0"].tolist() == [7, 7, 7]
 
 
 def test_slices_need_not_have_changed_the_same_attributes():

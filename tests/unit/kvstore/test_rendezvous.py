@@ -76,6 +76,21 @@ def test_a_wrong_token_is_no_answer(rendezvous):
         enquirer.close()
 
 
+def test_the_token_is_not_sent():
+    """It seals code; networks see a proof of it."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+        listener.setsockopt(zmq.LINGER, 0)
+        port = listener.bind_to_random_port("tcp://127.0.0.1")
+        enquirer = Enquirer(f"tcp://127.0.0.1:{port}", "the token", "worker0")
+        with pytest.raises(MixflowError, match="got nothing"):
+            enquirer.ask("servers", 0.1)
+        assert listener.poll(20_000)
+        sent = listener.recv_multipart()
+        enquirer.close()
+    assert not any(b"the token" in frame for frame in sent)
+    assert json.loads(sent[-1])["proof"] == proof("the token")
+
+
 def test_nobody_is_sent_to_a_server_that_has_ended():
     roll = Roll(1, 1, {"policy": ["dist_sync", {}]})
     server = {"what": "register", "name": "server0", "address": "tcp://a", "storage": "s"}
