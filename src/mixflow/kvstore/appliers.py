@@ -14,8 +14,10 @@ from ..ndarray.rows import Rows
 from ..optimizer import FusedUpdate, Updater
 from ..optimizer.describe import rebuild
 from ..optimizer.optimizer import state_list
+from . import program
 from .foreseen import ROUNDS, Foreseen
 from .messages import Array
+from .own import OwnOptimizer
 from .row_gradients import RowGradient, replace
 from .touched import Touched
 
@@ -23,17 +25,28 @@ from .touched import Touched
 class Optimizing:
     """Applies merged gradients with an optimizer; until one is set, a sum replaces the value.
 
-    Settings: 'optimizer' (what `optimizer.describe` wrote), 'learning_rate' ({'value': rate}),
+    Settings: 'optimizer' (what `optimizer.describe` or `program.pack` wrote),
+    'learning_rate' ({'value': rate}),
     'multipliers' ({'lr_mult': {...}, 'wd_mult': {...}} by key name), 'rescale' ({'value': factor}).
 
     Optimizers that need the norm of a whole parameter see that of a slice only.
+
+    Args:
+        needs_optimizer: whether pushes are applied one by one.
+        secret: of the job: code of its program is run, and no other.
     """
 
     #: Whether pushes are applied one by one: without an optimizer they would overwrite each other.
     needs_optimizer = False
 
-    def __init__(self, needs_optimizer: bool = False) -> None:
+    def __init__(self, needs_optimizer: bool = False, secret: str = "") -> None:
         self.needs_optimizer = needs_optimizer
+        self._secret = secret
+        #: The program's own optimizer; or its description while its code is not here, with
+        #: settings that are to be made when it is.
+        self._own: OwnOptimizer | None = None
+        self._awaited: dict[str, Any] = {}
+        self._later: list[tuple[str, dict[str, Any]]] = []
         self._updater: Updater | None = None
         self._weights: dict[str, tuple[Array, nd.NDArray]] = {}
         self._pending: dict[str, dict[str, Array]] = {}
@@ -51,15 +64,25 @@ class Optimizing:
     @property
     def replaces(self) -> bool:
         """Without an optimizer a sum replaces the value."""
-        return self._updater is None and not self.needs_optimizer
+        found = self._updater is not None or self._own is not None
+        return not (found or self._awaited or self.needs_optimizer)
 
     def apply(self, key: str, value: Array, merged: Any, count: int) -> bool:
         """Updates `value` in place; the rows of a `RowGradient` alone where the optimizer can
         (True then).
 
         Raises:
-            MixflowError: no optimizer is set and pushes are applied one by one.
+            MixflowError: no optimizer is set and pushes are applied one by one, or the program's
+                own optimizer has failed or is not here.
         """
+        if self._own is not None:
+            self._own.apply(key, value, merged)
+            return False
+        if self._awaited:
+            raise MixflowError(
+                f"[kvstore server] expected set_optimizer with '{self._awaited['name']}' before a "
+                f"push of '{key}', got none: a snapshot holds no code of the program"
+            )
         if self._updater is None:
             if self.needs_optimizer:
                 raise MixflowError(
@@ -210,38 +233,70 @@ class Optimizing:
         }
         if setting not in settings:
             raise UnknownNameError(describe_unknown("server setting", setting, list(settings)))
-        settings[setting](value)
+        if self._awaited and setting != "optimizer":
+            self._later.append((setting, value))
+        else:
+            settings[setting](value)
 
-    def _optimizer(self, setting: str) -> Any:
+    def _optimizers(self, setting: str) -> list[Any]:
+        """Those that a setting is for."""
+        if self._own is not None:
+            return list(self._own.each())
         if self._updater is None:
             raise ParamError(
                 f"[kvstore server] expected an optimizer before '{setting}', got none; call "
                 "set_optimizer"
             )
-        return self._updater.optimizer
+        return [self._updater.optimizer]
 
     def _set_optimizer(self, value: dict[str, Any]) -> None:
-        self._updater = Updater(rebuild(value))
+        if program.OWN in value:
+            self._set_own(value)
+            return
+        if self._awaited:  # what was saved belongs to another one
+            self._pending.clear()
+        made = Updater(rebuild(value))
+        self._own, self._awaited, self._later = None, {}, []
+        self._updater = made
         self._schedule = self._updater.optimizer.lr_scheduler
-        self._schedules.clear()
-        self._weights.clear()
-        self._fused.clear()
-        self._plans.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was made for the optimizer before."""
+        for kept in (self._schedules, self._weights, self._fused, self._plans):
+            kept.clear()
+
+    def _set_own(self, value: dict[str, Any]) -> None:
+        """Takes the program's own optimizer, or waits for its code."""
+        if program.is_awaited(value):
+            self._awaited = value
+            return
+        made = program.unpack(value, self._secret)
+        later = self._later if program.same(self._awaited, value) else []
+        self._later, self._awaited, self._updater = [], {}, None
+        self._forget()
+        self._own = OwnOptimizer(made, self._pending)
+        for setting, given in later:
+            self.configure(setting, given)
 
     def _set_rate(self, value: dict[str, Any]) -> None:
-        self._optimizer("learning_rate").set_learning_rate(value["value"])
+        for optimizer in self._optimizers("learning_rate"):
+            optimizer.set_learning_rate(value["value"])
 
     def _set_multipliers(self, value: dict[str, Any]) -> None:
-        optimizer = self._optimizer("multipliers")
-        optimizer.set_lr_mult(value.get("lr_mult", {}))
-        optimizer.set_wd_mult(value.get("wd_mult", {}))
+        for optimizer in self._optimizers("multipliers"):
+            optimizer.set_lr_mult(value.get("lr_mult", {}))
+            optimizer.set_wd_mult(value.get("wd_mult", {}))
 
     def _set_rescale(self, value: dict[str, Any]) -> None:
-        self._optimizer("rescale").rescale_grad = float(value["value"])
+        for optimizer in self._optimizers("rescale"):
+            optimizer.rescale_grad = float(value["value"])
 
     def states(self, key: str, touched: Touched | None = None) -> dict[str, Array]:
         """Copies of the optimizer's states of a slice, or of their rows, and its number of
         updates."""
+        if self._own is not None:
+            return self._own.states(key)
         if self._updater is None:
             return dict(self._pending.get(key, {}))
         if key in self._pending:
@@ -257,8 +312,18 @@ class Optimizing:
         return states | {"count": np.array([count], np.int64)}
 
     def restore(self, key: str, states: dict[str, Array]) -> None:
-        """Takes back what `states` gave; it is filled in when the slice is next updated."""
+        """Takes back what `states` gave; it is filled in when the slice is next updated.
+
+        Raises:
+            ParamError: states of other sizes than those of the program's own optimizer.
+        """
+        if self._own is not None:
+            self._own.restore(key, states)
+            return
         kept = dict(states)
+        if self._awaited:
+            self._pending[key] = kept
+            return
         count = kept.pop("count", None)
         self._pending[key] = kept
         self._weights.pop(key, None)

@@ -26,10 +26,14 @@ from .messages import (
     join_name,
     split_name,
 )
+from .program import is_awaited, same
 from .reads import Reads
 from .rules import Rules
 from .sharding import Directory
 from .slots import Slot
+
+#: Settings that go with the optimizer that they were made for.
+OF_OPTIMIZER = ("learning_rate", "multipliers", "rescale")
 
 
 class Catalog:
@@ -119,12 +123,17 @@ class Catalog:
         """Takes a setting; of several for the same thing the last one is kept.
 
         The same again changes nothing: a restarted worker sets the optimizer that is set, and must
-        not lose its states.
+        not lose its states. Only code that a snapshot did not have is taken.
         """
-        if (setting, value) in self._settings:
+        known = dict(self._settings).get(setting)
+        if known is not None and same(known, value):
+            if is_awaited(known) and not is_awaited(value):
+                self._rules.configure(setting, value)
+                self._settings[self._settings.index((setting, known))] = (setting, value)
             return
         self._rules.configure(setting, value)
-        self._settings = [kept for kept in self._settings if kept[0] != setting]
+        replaced = {setting, *(OF_OPTIMIZER if setting == "optimizer" else ())}
+        self._settings = [kept for kept in self._settings if kept[0] not in replaced]
         self._settings.append((setting, value))
 
     def ask(self, message: Ask, members: dict[str, Any]) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from .. import _rt
-from ..errors import MixflowError, ShapeError
+from ..errors import MixflowError, ParamError, ShapeError
 from ..files import write_atomically
 from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from . import lease, row_gradients, states
+from ..optimizer.own import is_own
+from . import lease, program, row_gradients, states
 from .base import (
     FAR_BYTES,
     FIRST_BYTES,
@@ -141,6 +142,8 @@ class DistKVStore(Member):
     of_a_job = True
     _keys: dict[Any, Key]
     _lent = False
+    _own_kinds: tuple[Any, ...] | None = None
+    _own_version = 0
 
     # -- keys
 
@@ -456,17 +459,34 @@ class DistKVStore(Member):
     def set_optimizer(self, optimizer: Optimizer) -> None:
         """Updates run on the servers from now on. Worker 0's optimizer counts.
 
+        One whose class or schedule the program has defined travels as code (see `program`); the
+        servers' weights, gradients and states are flat then.
+
         Raises:
-            ParamError: it can't travel: not registered, or with attributes that are no plain
-                values.
+            ParamError: it can't travel: no Optimizer, with attributes of a library's one that are
+                no plain values, or of one of the program's own that can't be pickled; or the
+                servers can't load it.
         """
-        text = describe(optimizer)
+        text = self._described(optimizer)
         self._end_lease()
         self._optimizer, self._lent = optimizer, False
         if self._rank == 0:
             self._sent_rate = None if optimizer.lr_scheduler else optimizer.lr
             self.configure("optimizer", text)
         self.barrier()
+
+    def _described(self, optimizer: Optimizer) -> dict[str, Any]:
+        if not isinstance(optimizer, Optimizer):
+            raise ParamError(f"[kvstore] expected an Optimizer, got {optimizer!r}")
+        if not is_own(optimizer):
+            return describe(optimizer)
+        # Classes that are defined anew have the same name: they are told apart by their order.
+        schedule = optimizer.lr_scheduler
+        kinds = (type(optimizer), getattr(schedule, "__code__", type(schedule)))
+        if self._own_kinds not in (None, kinds):
+            self._own_version += 1
+        self._own_kinds = kinds
+        return program.pack(optimizer, self._secret, self._own_version)
 
     def _rate_changed(self) -> bool:
         optimizer = self._optimizer

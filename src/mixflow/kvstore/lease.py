@@ -27,6 +27,7 @@ from ..errors import MixflowError
 from ..ndarray import NDArray
 from ..optimizer import FusedUpdate
 from ..optimizer.optimizer import state_list
+from ..optimizer.own import is_own
 from . import states
 from .base import lookup
 from .messages import Array
@@ -43,10 +44,12 @@ def take(
     store: DistKVStore, keys: Sequence[Any], grads: Sequence[NDArray], weights: Sequence[NDArray]
 ) -> Lease | None:
     """The lease of some keys, whose values stand in `weights`; None where a lone worker can't have
-    one: it is not alone, the optimizer has no fused plan, gradients travel compressed, or snapshots
-    are taken at no number of a step."""
+    one: it is not alone, the optimizer has no fused plan or is the program's own, gradients travel
+    compressed, or snapshots are taken at no number of a step."""
     optimizer, known = store._optimizer, [lookup(key, store._keys) for key in keys]
     if not _usable(store) or optimizer is None or not FusedUpdate.usable(optimizer, weights):
+        return None
+    if is_own(optimizer):  # what it keeps in its attributes would not come back
         return None
     if any(key.width for key in known) or any(g.stype != "default" for g in grads):
         return None

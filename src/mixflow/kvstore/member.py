@@ -69,6 +69,8 @@ class Member(KVStore):
     """
 
     restored: dict[str, Any] | None = None
+    #: Of the job; '' outside of one.
+    _secret = ""
     _part: int | None = None
 
     def __init__(
@@ -316,7 +318,7 @@ class Member(KVStore):
             bool(found["start"]["snapshot"]),
             token,
         )
-        made._part = int(found["share"])
+        made._part, made._secret = int(found["share"]), token
         made._sampler = start_sampler(
             f"tcp://{uri}:{port}", token, f"worker{rank}", options.sample_period, made._bytes
         )

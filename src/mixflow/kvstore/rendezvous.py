@@ -1,8 +1,8 @@
 """Where the processes of a job find each other: the part that MXNet's scheduler played.
 
 Servers register their addresses (again after each restart) and workers ask for them. Small JSON
-messages over ZeroMQ; every one carries the job's token, and what does not is dropped. Tensors
-never pass here.
+messages over ZeroMQ; every one carries a proof of the job's token, and what does not is dropped.
+Tensors never pass here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from ..errors import MixflowError
 from ..extras import load
 from .plan import SnapshotPlan
+from .transport.doorkeeper import proof
 
 POLL_MS = 100
 #: A longer message is nobody's: its connection ends before there is room for it.
@@ -167,7 +168,7 @@ class Rendezvous:
     Args:
         roll: the job.
         address: where to bind; a '*' takes a free port.
-        token: what every message must carry.
+        token: of the job; every message must carry the proof that its sender has it.
     """
 
     def __init__(self, roll: Answers, address: str = "tcp://127.0.0.1:*", token: str = "") -> None:
@@ -185,7 +186,7 @@ class Rendezvous:
         self._thread.start()
 
     def _run(self) -> None:
-        token = self.token.encode()
+        expected = proof(self.token).encode()
         try:
             while not self._stopped.is_set():
                 if not self._socket.poll(POLL_MS):
@@ -194,7 +195,7 @@ class Rendezvous:
                 # Anybody may send anything here: it must not end the thread.
                 with contextlib.suppress(ValueError, AttributeError, RecursionError):
                     request = json.loads(frames[-1])
-                    if secrets.compare_digest(str(request.get("token")).encode(), token):
+                    if secrets.compare_digest(str(request.get("proof")).encode(), expected):
                         answer = self._answer(request) | {"number": request.get("number")}
                         self._socket.send_multipart([*frames[:-1], json.dumps(answer).encode()])
         finally:
@@ -242,7 +243,7 @@ class Enquirer:
         self._number += 1
         request = {
             "what": what,
-            "token": self._token,
+            "proof": proof(self._token),
             "name": self._name,
             "number": self._number,
             **fields,

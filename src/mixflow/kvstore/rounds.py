@@ -15,11 +15,23 @@ from ..ndarray.rows import wide
 from .books import Books
 from .lanes import Lanes
 from .merging import Sum
-from .messages import Applied, Array, Gradient, Message, Push, Query, Received, Refused, arrival
+from .messages import (
+    Applied,
+    Array,
+    Failed,
+    Gradient,
+    Message,
+    Push,
+    Query,
+    Received,
+    Refused,
+    arrival,
+)
 from .policy import Part, Verdict
 from .reads import Reads
 from .row_gradients import RowGradient
-from .slots import Slot
+from .rules import key_of
+from .slots import Readers, Slot
 from .touched import NOTHING, Touched
 
 #: Gives the values of a gradient for a slice of some size: an array or `RowGradient`.
@@ -31,6 +43,10 @@ def plain(gradient: Gradient, size: int) -> Array:
     if gradient.code:
         raise MixflowError(f"[kvstore server] expected a known code, got {gradient.code!r}")
     return gradient.values
+
+
+class UpdateError(MixflowError):
+    """The update of a slice has failed."""
 
 
 class Rounds:
@@ -53,13 +69,14 @@ class Rounds:
     def push(self, message: Push, now: float) -> None:
         """Takes a push, in full or (of each slice) not at all."""
         arrays = {key: self._checked(key, g) for key, g in message.gradients.items()}
+        self.check_updates(message.gradients)
         if self.lanes is not None:
             self.lanes.pushed(message, now)
         done, refused = [], {}
         for key, gradient in message.gradients.items():
             verdicts = self._verdicts(key, gradient.parts)
             if set(verdicts) == {Verdict.NEW}:
-                if not self._take(key, gradient.parts, arrays[key], message):
+                if not self._take(key, gradient.parts, arrays[key], message, now):
                     continue
             elif Verdict.NEW in verdicts:
                 refused[key] = self._seen(gradient.parts, verdicts)
@@ -92,6 +109,7 @@ class Rounds:
     def query(self, message: Query, now: float) -> None:
         """Tells again what became of a push, or that it must be sent again."""
         unknown, done = [], []
+        self.check_updates(message.parts)
         for key, parts in message.parts.items():
             verdicts = self._verdicts(key, parts) if key in self._books.slots else [Verdict.NEW]
             if Verdict.NEW in verdicts:
@@ -150,12 +168,18 @@ class Rounds:
         if late:
             self._books.commit_progress(key, slot)
 
-    def _take(self, key: str, parts: tuple[Part, ...], values: Any, message: Push) -> bool:
+    def _take(
+        self, key: str, parts: tuple[Part, ...], values: Any, message: Push, now: float
+    ) -> bool:
         """Takes new parts; True when they are applied and durable at once."""
         books, slot = self._books, self._books.slots[key]
         steps = {part.step for part in parts}
         if not slot.policy.rounds:
-            touched = self._apply(key, slot, values, len(parts))
+            try:
+                touched = self._apply(key, slot, values, len(parts))
+            except UpdateError as error:
+                self._fail(key, slot, str(error), now)
+                raise
             slot.policy.admit(slot.progress, parts, books.members)
             books.commit(key, slot, touched)
             return True
@@ -184,15 +208,43 @@ class Rounds:
         confirmed: dict[tuple[str, int], list[str]] = {}
         for key in keys:
             slot = self._books.slots[key]
-            while slot.policy.complete(slot.progress, self._books.members):
-                closed.append(key)
-                for request in self._close(key, slot, now):
-                    confirmed.setdefault(request, []).append(key)
+            try:
+                while not slot.failed and slot.policy.complete(slot.progress, self._books.members):
+                    requests = self._close(key, slot, now)
+                    closed.append(key)
+                    for request in requests:
+                        confirmed.setdefault(request, []).append(key)
+            except UpdateError as error:
+                self._fail(key, slot, str(error), now)
         for (sender, number), done in confirmed.items():
             self._books.confirm(sender, number, done)
         self._reads.serve(keys, now)
         if closed and self.lanes is not None:
             self.lanes.closed(closed, now)
+
+    def _fail(self, key: str, slot: Slot, text: str, now: float) -> None:
+        """An update has failed: whoever has pushed the slice or reads it hears why, now and later,
+        by messages. It is not tried again: a part of it may have been made."""
+        books = self._books
+        asked = {request: None for waiting in slot.pushes.values() for request in waiting}
+        asked |= {(reader.sender, reader.number): None for reader in slot.readers}
+        slot.pushes.clear()
+        slot.readers = Readers()
+        for sender, number in asked:
+            books.send(sender, Failed(books.name, number, text))
+        if self.lanes is not None:
+            self.lanes.close(None, now)
+
+    def check_updates(self, keys: Iterable[str]) -> None:
+        """Refuses slices of which an update has failed.
+
+        Raises:
+            MixflowError: what it said.
+        """
+        slots = self._books.slots
+        for key in keys:
+            if key in slots and slots[key].failed:
+                raise MixflowError(slots[key].failed)
 
     def _close(self, key: str, slot: Slot, now: float) -> list[tuple[str, int]]:
         """Applies a complete round; returns the pushes that it held."""
@@ -212,9 +264,26 @@ class Rounds:
             return None
         return self._apply(key, slot, merged.result(), count)
 
+    def _failure(self, key: str, error: Exception) -> str:
+        if isinstance(error, MixflowError):
+            return str(error)
+        return (
+            f"[kvstore server {self._books.name}] expected an update of key '{key_of(key)}', got "
+            f"{type(error).__name__}: {error}"
+        )
+
     def _apply(self, key: str, slot: Slot, values: Any, count: int) -> Touched | None:
-        """Updates a slice; returns what of it has changed."""
+        """Updates a slice; returns what of it has changed.
+
+        Raises:
+            UpdateError: the update has failed.
+        """
         value = self._books.writable(slot)
-        if slot.applier.apply(key, value, values, count) and isinstance(values, RowGradient):
+        try:
+            by_rows = slot.applier.apply(key, value, values, count)
+        except Exception as error:  # an optimizer is anybody's code
+            slot.failed = text = self._failure(key, error)
+            raise UpdateError(text) from error
+        if by_rows and isinstance(values, RowGradient):
             return Touched(values.width, values.rows.numbers)
         return None

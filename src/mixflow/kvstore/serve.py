@@ -27,6 +27,7 @@ from .compression import decode
 from .ledger import SharedLedger, SharedReplicas
 from .options import StoreOptions
 from .plan import BEAT_SECONDS
+from .program import without_code
 from .rendezvous import Enquirer
 from .replica import ReplicatedShard
 from .server import Shard
@@ -53,7 +54,7 @@ def make_shard(task: dict[str, Any], options: StoreOptions) -> ReplicatedShard:
         return Shard(
             task["name"],
             options.policy,
-            Optimizing(needs_optimizer=not options.policy.rounds),
+            Optimizing(needs_optimizer=not options.policy.rounds, secret=task["token"]),
             workers=task["num_workers"],
             directory=Directory(task["num_servers"], options.bound) if not task["number"] else None,
             ledger=mirror,
@@ -98,7 +99,7 @@ def restore(task: dict[str, Any], options: StoreOptions, ledger: Ledger) -> None
             "epochs": [],
             "configured": [],
             "barriers": Barriers().to_json(),
-            "settings": found.settings,
+            "settings": without_code(found.settings),
             "directory": directory.to_json() if task["number"] == 0 else None,
         }
     )

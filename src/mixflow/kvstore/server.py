@@ -103,7 +103,7 @@ class Shard:
         return {
             Push: self._push,
             Query: rounds.query,
-            Pull: lambda message, now: rounds.settle(self._reads.pull(message, now), now),
+            Pull: self._pull,
             Join: self._join,
             Leave: self._leave,
             Enter: self._membership.enter,
@@ -219,6 +219,10 @@ class Shard:
     def _push(self, message: Push, now: float) -> None:
         self._membership.check_pushers(message, self.deadline)
         self.rounds.push(message, now)
+
+    def _pull(self, message: Pull, now: float) -> None:
+        self.rounds.check_updates(message.clocks)
+        self.rounds.settle(self._reads.pull(message, now), now)
 
     def _ask(self, message: Ask, now: float) -> None:
         self._catalog.ask(message, self._membership.report(message.brief))

@@ -215,3 +215,5 @@ class Slot:
     pushes: dict[int, dict[tuple[str, int], None]] = field(default_factory=dict)
     readers: Readers = field(default_factory=Readers)
     lateness: Lateness = field(default_factory=Lateness)
+    #: Why no more rounds are closed: an update has failed, and may have been made in part.
+    failed: str = ""

@@ -34,6 +34,7 @@ from ..errors import FileError, FormatError, MixflowError, ParamError
 from ..files import file_error, flush_folder, lock, open_file, unlock, write_atomically
 from .messages import Array
 from .policy import Progress
+from .program import without_code
 from .sharding import BIG_ARRAY, Directory, Entry, Slice
 from .slots import Slot
 from .states import cut, join
@@ -184,7 +185,9 @@ def write_shard(folder: Path, server: str, captured: Captured) -> None:
             for name, array in arrays.items()
         }
         slices.append({"name": key, "progress": record.progress, "arrays": files})
-    text = {"version": VERSION, "slices": slices, "roster": captured.roster}
+    # Files outlive the job: no code of its program may stand in them.
+    roster = {**captured.roster, "settings": without_code(captured.roster["settings"])}
+    text = {"version": VERSION, "slices": slices, "roster": roster}
     write_atomically(folder / f"{server}.json", json.dumps(text).encode())
     _flush(folder / server, folder)
 

@@ -14,15 +14,19 @@ from ..errors import FormatError
 from ..optimizer import Optimizer, Updater
 from ..optimizer.describe import describe, rebuild
 from ..optimizer.optimizer import state_list
+from ..optimizer.own import fresh, is_own
 from .messages import Array, split_name
 from .sharding import Entry
 
-#: Name of a slice's number of updates among its states.
-COUNT = "count"
+#: Names of what is no state of single elements among a slice's states: its number of updates, and
+#: what a program's own optimizer has changed of itself.
+COUNT, KEPT = "count", "kept"
 
 
 def fresh_updater(optimizer: Optimizer) -> Updater:
     """An updater with a copy of the optimizer that has not counted anything."""
+    if is_own(optimizer):
+        return Updater(fresh(optimizer))
     made = rebuild(describe(optimizer))
     made._counts, made.num_update = {}, made.begin_num_update
     return Updater(made)
@@ -35,7 +39,7 @@ def join(entry: Entry, found: Mapping[str, Mapping[str, Array]]) -> dict[str, Ar
     Raises:
         FormatError: slices that do not keep the same states.
     """
-    names = [set(found.get(piece.name, {})) for piece in entry.slices]
+    names = [set(found.get(piece.name, {})) - {KEPT} for piece in entry.slices]
     if any(one != names[0] for one in names):
         raise FormatError(
             f"[optimizer states] expected the same states in all slices, got {names}: some of "
@@ -45,16 +49,21 @@ def join(entry: Entry, found: Mapping[str, Mapping[str, Array]]) -> dict[str, Ar
     for name in sorted(names[0]):
         arrays = [found[piece.name][name] for piece in entry.slices]
         sizes = [piece.end - piece.begin for piece in entry.slices]
-        alike = name != COUNT and [a.size for a in arrays] == sizes
+        alike = _of_elements(name) and [a.size for a in arrays] == sizes
         whole[name] = np.concatenate([a.reshape(-1) for a in arrays]) if alike else arrays[0]
-    return whole
+    kept = [held[KEPT] for held in found.values() if KEPT in held]
+    return whole | ({KEPT: kept[0]} if kept else {})
+
+
+def _of_elements(name: str) -> bool:
+    return name not in (COUNT, KEPT)
 
 
 def cut(entry: Entry, whole: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
     """The reverse of `join`: states by slice."""
     return {
         piece.name: {
-            name: a[piece.begin : piece.end] if name != COUNT and a.size == entry.size else a
+            name: a[piece.begin : piece.end] if _of_elements(name) and a.size == entry.size else a
             for name, a in whole.items()
         }
         for piece in entry.slices
@@ -80,6 +89,7 @@ def to_archive(
     for index, (entry, shape) in keys.items():
         whole = join(entry, grouped)
         count = whole.pop(COUNT, None)
+        whole.pop(KEPT, None)  # a store of one process does not save it either
         if count is not None and int(count[0]):
             updater.optimizer._counts[index] = int(count[0])
         if whole:

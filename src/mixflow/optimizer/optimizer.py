@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +201,17 @@ class Optimizer:
             if count > most:
                 most = count
         self.num_update = most
+
+    #: MXNet's names of what optimizers of programs use.
+    @property
+    def _index_update_count(self) -> dict[Any, int]:
+        return self._counts
+
+    def _get_lrs(self, indices: Sequence[Any]) -> list[float]:
+        return [self._get_lr(index) for index in indices]
+
+    def _get_wds(self, indices: Sequence[Any]) -> list[float]:
+        return [self._get_wd(index) for index in indices]
 
     def _get_lr(self, index: Any) -> float:
         return self.learning_rate * self._multiplier(self.lr_mult, index, "lr_mult")

@@ -14,6 +14,9 @@ from mixflow.kvstore.sharding import Directory
 from mixflow.kvstore.simulator import Network
 from mixflow.kvstore.transport.zeromq import Server
 
+#: Of a job.
+SECRET = "secret"
+
 
 class Stores(list):
     """The stores of a job, and its servers."""
@@ -26,7 +29,7 @@ def shard_of(number, workers, servers, options, ledger=None):
     return Shard(
         f"server{number}",
         options.policy,
-        Optimizing(needs_optimizer=not options.policy.rounds),
+        Optimizing(needs_optimizer=not options.policy.rounds, secret=SECRET),
         workers=workers,
         directory=Directory(servers, options.bound) if number == 0 else None,
         deadline=options.deadline,
@@ -61,6 +64,8 @@ def job(workers, servers=1, ledgers=(), **options):
             DistKVStore("dist_sync", rank, workers, addresses, options) for rank in range(workers)
         )
         stores.servers = made
+        for store in stores:
+            store._secret = SECRET
         yield stores
         together(lambda store: store.close(), stores)
 

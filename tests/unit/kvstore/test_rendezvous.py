@@ -10,6 +10,7 @@ import pytest
 import mixflow as mx
 from mixflow.errors import MixflowError
 from mixflow.kvstore.rendezvous import Enquirer, Rendezvous, Roll
+from mixflow.kvstore.transport.doorkeeper import proof
 from mixflow.kvstore.utilisation import Collector
 
 zmq = pytest.importorskip("zmq")
@@ -19,9 +20,9 @@ STRAY = [
     b"[" * 100_000,
     b"[]",
     b'{"what": "servers"}',
-    b'{"token": 1}',
-    b'{"token": "\xc3\xa9"}',
-    b'{"token": "\\ud800"}',
+    b'{"proof": 1}',
+    b'{"proof": "\xc3\xa9"}',
+    b'{"proof": "\\ud800"}',
 ]
 
 
@@ -37,7 +38,10 @@ def test_what_strangers_send_is_dropped_and_the_others_are_answered(rendezvous):
         stranger.connect(rendezvous.address)
         for text in STRAY:
             stranger.send(text)
-        stranger.send(json.dumps({"token": rendezvous.token, "what": "servers"}).encode())
+        # The token itself opens nothing: it is never sent.
+        stranger.send(json.dumps({"proof": rendezvous.token, "what": "servers"}).encode())
+        request = {"proof": proof(rendezvous.token), "what": "servers"}
+        stranger.send(json.dumps(request).encode())
         assert stranger.poll(20_000)
         assert json.loads(stranger.recv()) == {
             "servers": None,
@@ -79,6 +83,21 @@ def test_a_wrong_token_is_no_answer(rendezvous):
             enquirer.ask("servers", 0.3)
     finally:
         enquirer.close()
+
+
+def test_the_token_is_not_sent():
+    """It seals code; networks see a proof of it."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+        listener.setsockopt(zmq.LINGER, 0)
+        port = listener.bind_to_random_port("tcp://127.0.0.1")
+        enquirer = Enquirer(f"tcp://127.0.0.1:{port}", "the token", "worker0")
+        with pytest.raises(MixflowError, match="got nothing"):
+            enquirer.ask("servers", 0.1)
+        assert listener.poll(20_000)
+        sent = listener.recv_multipart()
+        enquirer.close()
+    assert not any(b"the token" in frame for frame in sent)
+    assert json.loads(sent[-1])["proof"] == proof("the token")
 
 
 def test_nobody_is_sent_to_a_server_that_has_ended():

@@ -1,14 +1,16 @@
 """Who may connect to a server: processes that know the job's token.
 
 The hazard: a server's port is open to whoever reaches its host, and one message of a stranger that
-joins the job holds up all rounds. So ZeroMQ asks for the token when a connection is made (its
-mechanism PLAIN, RFC 27: once per connection, nothing per message), and hands no byte of another
-peer on. The token travels as it is: it keeps strangers out, not those who listen on the wire.
+joins the job holds up all rounds. So ZeroMQ asks for a proof of the token when a connection is
+made (its mechanism PLAIN, RFC 27: once per connection, nothing per message), and hands no byte of
+another peer on. The proof travels as it is: it keeps strangers out, not those who listen on the
+wire; they never see the token itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import threading
 from typing import Any
@@ -19,11 +21,17 @@ _NAME = b"mixflow"
 _POLL_MS = 100
 
 
+def proof(token: str) -> str:
+    """What shows that somebody has a job's token. Networks see this and never the token, with
+    which code is sealed (`program`)."""
+    return hashlib.sha256(b"mixflow job " + token.encode()).hexdigest()
+
+
 def present(socket: Any, token: str) -> None:
-    """Lets a socket show a token to what it will connect to; '' shows none."""
+    """Lets a socket prove a token to what it will connect to; '' proves none."""
     if token:
         socket.plain_username = _NAME
-        socket.plain_password = token.encode()
+        socket.plain_password = proof(token).encode()
 
 
 class Doorkeeper:
@@ -35,7 +43,7 @@ class Doorkeeper:
     """
 
     def __init__(self, zmq: Any, context: Any, token: str) -> None:
-        self._zmq, self._token = zmq, token.encode()
+        self._zmq, self._proof = zmq, proof(token).encode()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         if not token:
@@ -63,8 +71,8 @@ class Doorkeeper:
         """ZeroMQ asks: version, number, domain, address, identity, mechanism, name, password."""
         version, number, *_, mechanism = question[:6]
         shown = question[7] if mechanism == b"PLAIN" and len(question) == 8 else b""
-        good = secrets.compare_digest(shown, self._token)
-        status = [b"200", b"OK"] if good else [b"400", b"expected the job's token"]
+        good = secrets.compare_digest(shown, self._proof)
+        status = [b"200", b"OK"] if good else [b"400", b"expected a proof of the job's token"]
         return [version, number, *status, b"", b""]
 
     def close(self) -> None:
