@@ -57,6 +57,8 @@ class Optimizing:
         #: compiled for them; where sums go, by size and dtype (one at a time is made).
         self._fused: dict[str, tuple[nd.NDArray, FusedUpdate]] = {}
         self._plans: dict[Any, Any] = {}
+        #: Rounds that are foreseen at once where numbers change.
+        self.ahead = ROUNDS
         self._totals: dict[tuple[int, Any], nd.NDArray] = {}
         #: Row numbers of slices that were updated by rows: as many bytes as rows, made once.
         self._numbers: dict[str, Array] = {}
@@ -112,7 +114,7 @@ class Optimizing:
             grads = [self._total(weight)]
             made = FusedUpdate(updater, [name], [weight], grads, self._plans)
             self._fused[key] = weight, made
-        found = self._fused[key][1].foresee(ROUNDS)
+        found = self._fused[key][1].foresee(self.ahead)
         if found is None:
             return None
         bound, numbers, rounds = found

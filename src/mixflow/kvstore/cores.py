@@ -67,14 +67,12 @@ class Turn:
 @dataclass(slots=True, eq=False)
 class Core:
     """Threads that want to run here, the running one first; `least` is what those that come are
-    taken to have had; `until` when the running one's turn ends. `home`: all that were last here.
-    `used`: share of recent time in which any ran."""
+    taken to have had; `until` when the running one's turn ends. `home`: all that were last here."""
 
     queue: list[Turn] = field(default_factory=list)
     home: set[Turn] = field(default_factory=set)
     least: float = 0.0
     until: float = inf
-    used: float = 0.0
 
 
 class Processor:
@@ -89,6 +87,7 @@ class Processor:
         self._version = 0
         self._moved_at = 0.0
         self._computing = 0
+        self._used = 0.0  # share of the cores' recent time
         self._refused = 0
         self._ending: list[Turn] = []
         for number in range(beside):
@@ -136,8 +135,8 @@ class Processor:
         """An idle core, if one is found: the fuller a host, the fewer are looked at."""
         count = len(self._cores)
         first = 0 if old is None else self._cores.index(old) + 1
-        share = sum(core.used for core in self._cores) / count
-        looked = count if old is None else int(count * max(0.0, 1 - (SEARCH * share) ** 2))
+        share = min(1.0, (SEARCH * self._used) ** 2)
+        looked = count if old is None else int(count * (1 - share))
         for number in range(first, first + looked):
             core = self._cores[number % count]
             if not core.queue:
@@ -165,40 +164,40 @@ class Processor:
         """What a thread has had more than the one that runs."""
         return turn.had - core.queue[0].had
 
-    def _rate(self, core: Core) -> float:
-        """Speed of a core's running thread."""
-        rate = self._costs.rate(sum(1 for one in self._cores if one.queue))
+    def _rate(self, core: Core, busy: int) -> float:
+        """Speed of a core's running thread, of so many cores that are busy."""
+        rate = self._costs.rate(busy)
         if len(core.queue) > 1:
             rate *= self._costs.crowded
         return rate if core.queue[0].computes or not self._computing else rate * self._costs.company
 
     def _advance(self) -> None:
         """Takes off what has been done since the last change."""
-        passed = self._world.now - self._since
-        self._since = self._world.now
+        now = self._world.now
+        passed, self._since = now - self._since, now
         if passed <= 0:
             return
+        busy = [core for core in self._cores if core.queue]
         kept = exp(-passed / MEMORY)
-        for core in self._cores:
-            core.used = core.used * kept + (1 - kept if core.queue else 0.0)
-            if core.queue:
-                running = core.queue[0]
-                running.ran = self._world.now
-                running.left -= passed * self._rate(core)
-                running.had += passed
-                core.least = max(core.least, min(turn.had for turn in core.queue))
+        self._used = self._used * kept + (1 - kept) * len(busy) / len(self._cores)
+        for core in busy:
+            running = core.queue[0]
+            running.ran = now
+            running.left -= passed * self._rate(core, len(busy))
+            running.had += passed
+            core.least = max(core.least, min(turn.had for turn in core.queue))
 
     def _plan(self) -> None:
         """Sees to it that the next change is noticed."""
         self._version += 1
         now, next_time = self._world.now, inf
-        idle = any(not core.queue for core in self._cores)
-        for core in self._cores:
-            if core.queue:
-                next_time = min(next_time, now + max(0.0, core.queue[0].left) / self._rate(core))
+        busy = [core for core in self._cores if core.queue]
+        for core in busy:
+            rate = self._rate(core, len(busy))
+            next_time = min(next_time, now + max(0.0, core.queue[0].left) / rate)
             if len(core.queue) > 1:
                 next_time = min(next_time, core.until, self._moved_at + self._costs.balance)
-                if idle:
+                if len(busy) < len(self._cores):
                     next_time = min(next_time, self._tick())
         if next_time < inf:
             self._world.at(max(now, next_time), partial(self._change, self._version))
@@ -246,11 +245,11 @@ class Processor:
     def _balance(self, idle_now: bool) -> None:
         """Moves a thread that waits to an idle core, or now and then to a shorter queue."""
         now = self._world.now
-        longest = max(self._cores, key=lambda core: len(core.queue))
-        shortest = min(self._cores, key=lambda core: len(core.queue))
-        if len(longest.queue) < 2:
+        if not any(len(core.queue) > 1 for core in self._cores):
             self._moved_at = now
             return
+        longest = max(self._cores, key=lambda core: len(core.queue))
+        shortest = min(self._cores, key=lambda core: len(core.queue))
         turn = None if shortest.queue else self._taken_over(longest, idle_now)
         due = now >= self._moved_at + self._costs.balance - 1e-12
         if due and turn is None and len(shortest.queue) < len(longest.queue):

@@ -49,7 +49,8 @@ class Opened:
     gradients: list[list[Array]]
     first: int = 0
     armed: bool = False
-    #: Whether it was seen that the desk can't close its rounds, as settings stand.
+    #: Whether the desk has closed rounds of it; whether it is seen that it can't, by the settings.
+    used: bool = False
     plain: bool = False
 
 
@@ -276,13 +277,16 @@ class Lanes:
             return
         if board.armed or board.plain or not all(map(books.is_durable, board.names)):
             return
+        if board.used:  # the ledger's texts must tell of the rounds that the desk has closed so far
+            for name in board.names:
+                books.commit(name, books.slots[name])
         found = [pair for pair in map(self._foreseen, board.names) if pair is not None]
         if len(found) < len(board.names):
             board.plain = True
             return
         for index, (name, (foreseen, place)) in enumerate(zip(board.names, found, strict=True)):
             self.desk.arm(board, index, place, books.slots[name].progress.version, foreseen)
-        board.armed = True
+        board.armed = board.used = True
 
     def _foreseen(self, name: str) -> tuple[Foreseen, Any] | None:
         """How the desk may close rounds of a slice, and where the ledger takes them (() for

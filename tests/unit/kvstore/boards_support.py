@@ -43,16 +43,31 @@ class Words:
 
 
 class PlacedMemory(Memory):
-    """A ledger that takes rounds natively, as `SliceFile.place` does."""
+    """A ledger that takes rounds natively, as `SliceFile.place` does: beside the progress of the
+    last `commit` it has the number of rounds since."""
+
+    def __init__(self, keep):
+        super().__init__(keep)
+        self.since = {}
+
+    def commit(self, key, value, states, progress):
+        super().commit(key, value, states, progress)
+        self.since[key] = (0, 0)
 
     def place(self, key, value, states):
         return (key,) if self._slices[key][1].keys() == states.keys() else None
 
-    def add_round(self, key, value, states, parts):
+    def add_rounds(self, key, value, states, rounds, parts):
         progress = self._slices[key][2]
-        more = {"version": progress["version"] + 1, "applied": progress["applied"] + parts}
         copies = {name: np.array(state) for name, state in states.items()}
-        self._slices[key] = (value.copy(), copies, progress | more)
+        self._slices[key] = (value.copy(), copies, progress)
+        self.since[key] = rounds, parts
+
+    def slices(self):
+        for key, value, states, progress in super().slices():
+            progress.version += self.since[key][0]
+            progress.applied += self.since[key][1]
+            yield key, value, states, progress
 
 
 @dataclass
@@ -194,7 +209,9 @@ class TwinDesk:
 
         def commit():
             if armed.key is not None:
-                self.ledger.add_round(armed.key, value, foreseen.states, len(gradients))
+                rounds = words.durable[index] + 1 - armed.first
+                parts = rounds * len(gradients)
+                self.ledger.add_rounds(armed.key, value, foreseen.states, rounds, parts)
 
         def confirm():
             words.durable[index] += 1

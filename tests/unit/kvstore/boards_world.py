@@ -15,6 +15,9 @@ from mixflow.kvstore.server import Add, Assign, Shard
 from mixflow.kvstore.sharding import Entry, Slice
 from mixflow.optimizer.describe import describe
 
+#: Rounds that an optimizer foresees.
+AHEAD = (2, 4, 128)
+
 
 @dataclass(frozen=True)
 class Key:
@@ -212,6 +215,7 @@ class World:
             return Assign() if self.summed else Add()
         made = Optimizing()
         made.configure("optimizer", self.rule)
+        made.ahead = self.draw.choice(AHEAD)
         return made
 
     def check_read(self, values, first, last):
@@ -276,6 +280,8 @@ class World:
     def serve(self):
         """The server looks at its boards, as before and after each message."""
         self.finish_round()
+        if self.draw.random() < 0.01:
+            self.shard.lanes.forget()  # as by a setting
         self.send(self.shard.serve_boards(self.desk.ready(), self.now))
         self.send(self.shard.finish())
         self.send(self.shard.tick(self.now))
@@ -371,12 +377,12 @@ class Died(Exception):
 
 def optimizer_of(number):
     """Optimizers whose sums and products are exact: whoever comes first, the bits are the same."""
-    schedule = mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.5)
+    schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.5)
     made = (
         mx.optimizer.SGD(learning_rate=0.5),
         mx.optimizer.SGD(0.5, learning_rate=0.5),
         mx.optimizer.SGD(0.5, lr_scheduler=schedule),
-        mx.optimizer.NAG(0.5, learning_rate=0.25),
+        mx.optimizer.NAG(0.5, lr_scheduler=schedule),
     )
     return describe(made[number % len(made)])
 

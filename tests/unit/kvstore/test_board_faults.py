@@ -60,25 +60,36 @@ def nobody_rings(patch):
 def kept_without_a_count(patch):
     """The ledger has a round's value, but not that the round was closed: it is made once more after
     a restart."""
-    made = PlacedMemory.add_round
-
-    def forgetful(ledger, key, *args):
-        before = ledger._slices[key][2]
-        made(ledger, key, *args)
-        value, states, _ = ledger._slices[key]
-        ledger._slices[key] = value, states, before
-
-    patch.setattr(PlacedMemory, "add_round", forgetful)
+    made = PlacedMemory.add_rounds
+    patch.setattr(
+        PlacedMemory,
+        "add_rounds",
+        lambda ledger, key, value, states, rounds, parts: made(
+            ledger, key, value, states, rounds - 1, parts
+        ),
+    )
 
 
 def states_not_kept(patch):
     """The ledger has a round's value, but the states of the one before."""
-    made = PlacedMemory.add_round
+    made = PlacedMemory.add_rounds
 
-    def forgetful(ledger, key, value, states, parts):
-        made(ledger, key, value, ledger._slices[key][1], parts)
+    def forgetful(ledger, key, value, states, *counts):
+        made(ledger, key, value, ledger._slices[key][1], *counts)
 
-    patch.setattr(PlacedMemory, "add_round", forgetful)
+    patch.setattr(PlacedMemory, "add_rounds", forgetful)
+
+
+def texts_stay_behind(patch):
+    """What the desk has closed is not written anew before it closes more: the ledger then tells of
+    the rounds since, and not of those before."""
+
+    def arm(lanes, board):
+        board.used = False
+        made(lanes, board)
+
+    made = Lanes._arm
+    patch.setattr(Lanes, "_arm", arm)
 
 
 def shown_is_taken_for_kept(patch):
@@ -106,7 +117,7 @@ def updates_not_counted(patch):
 
 def foreseen_for_ever(patch):
     """The numbers of the last round that was foreseen are used on and on."""
-    patch.setattr("mixflow.kvstore.appliers.ROUNDS", 2)
+    patch.setattr("boards_world.AHEAD", (2,))
     patch.setattr("boards_support.Armed.takes", lambda armed, version: True)
 
 
@@ -118,6 +129,7 @@ FAULTS = [
     nobody_rings,
     kept_without_a_count,
     states_not_kept,
+    texts_stay_behind,
     shown_is_taken_for_kept,
     a_board_outlives_a_push,
     ended_before_followed,

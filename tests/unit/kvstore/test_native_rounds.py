@@ -123,22 +123,25 @@ def test_settings_count_from_the_next_round_on(tmp_path):
                 store.configure("rescale", {"value": 0.5})
             store.barrier()
 
-    by_desk = trained(tmp_path, OPTIMIZERS["momentum"], at_step=at_step)
+    ledgers = [SharedLedger(tmp_path / f"ledger{n}") for n in range(2)]
+    by_desk = trained(tmp_path, OPTIMIZERS["momentum"], ledgers=ledgers, at_step=at_step)
+    for number, shard in enumerate(by_desk[3]):
+        assert_kept(tmp_path, number, shard)
     in_python = trained(tmp_path, OPTIMIZERS["momentum"], boards=False, at_step=at_step)
     assert_same(by_desk, in_python)
     assert by_desk[2] > STEPS
 
 
-def test_the_ledger_has_each_round_of_the_desk(tmp_path):
-    ledger = SharedLedger(tmp_path / "ledger")
-    _, _, closed, shards = trained(tmp_path, OPTIMIZERS["momentum"], ledgers=[ledger])
-    assert closed > STEPS
-    shutil.copytree(tmp_path / "ledger", tmp_path / "copy")
-    copy = SharedLedger(tmp_path / "copy")
+def assert_kept(folder, number, shard):
+    """The ledger has a shard as it stands after `STEPS`."""
+    shutil.copytree(folder / f"ledger{number}", folder / f"copy{number}")
+    copy = SharedLedger(folder / f"copy{number}")
     found = {key: rest for key, *rest in copy.slices()}
-    assert found.keys() == shards[0].slots.keys()
+    copy.close()
+    shard.ledger.close()
+    assert found.keys() == shard.slots.keys()
     for key, (value, kept, progress) in found.items():
-        slot = shards[0].slots[key]
+        slot = shard.slots[key]
         np.testing.assert_array_equal(value, slot.value)
         assert progress.to_json() == slot.progress.to_json()
         assert progress.version == STEPS
@@ -147,8 +150,15 @@ def test_the_ledger_has_each_round_of_the_desk(tmp_path):
         assert kept["count"].tolist() == [STEPS]
         for name, state in alive.items():
             np.testing.assert_array_equal(kept[name], state)
-    ledger.close()
-    copy.close()
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam, factor"])
+def test_the_ledger_has_each_round_of_the_desk(tmp_path, name):
+    ledgers = [SharedLedger(tmp_path / f"ledger{n}") for n in range(2)]
+    _, _, closed, shards = trained(tmp_path, OPTIMIZERS[name], ledgers=ledgers)
+    assert closed > STEPS
+    for number, shard in enumerate(shards):
+        assert_kept(tmp_path, number, shard)
 
 
 def test_what_the_desk_can_not_close_is_left_to_python(tmp_path):
