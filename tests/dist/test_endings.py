@@ -11,6 +11,7 @@ from commands_support import start
 from jobs_support import gone, until
 
 from mixflow.kvstore.cluster import LocalSpawner
+from mixflow.kvstore.spawner import MemoryFolder
 
 pytest.importorskip("zmq")
 #: A worker as many start theirs: a script whose last word is not its program.
@@ -59,6 +60,26 @@ def test_a_launcher_that_is_told_to_end_ends_all_and_says_how_it_went(tmp_path, 
     assert launcher.wait(60) in (128 + number, -number)
     until(lambda: gone(family))
     assert [e["what"] for e in json.loads(events.read_text())][-1] == "worker started"
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_that_its_workers_have_started(tmp_path):
+    launcher = start("launch", "-n", "1", "bash", "-c", SCRIPT, tmp_path)
+    pid = helper(tmp_path)
+    family = [p.pid for p in psutil.Process(launcher.pid).children(recursive=True)]
+    launcher.kill()
+    launcher.wait(60)
+    until(lambda: gone([pid, *family]))
+
+
+def test_a_group_that_has_ended_is_nobody_elses_end(monkeypatch):
+    said = []
+    monkeypatch.setattr(MemoryFolder, "_say", lambda self, text: said.append(text))
+    spawner = LocalSpawner()
+    other = spawner.worker(0, ["true"], {})
+    until(lambda: other.exit_code() is not None)
+    other.kill()
+    spawner.close()
+    assert said == [f"+{other.pid}", f"-{other.pid}"]
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(tmp_path):

@@ -9,6 +9,7 @@ Its task comes as JSON on standard input, like a server's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from .transport.zeromq import Call, Link, Server
 #: What workers call it.
 NAME = "merger"
 START_SECONDS = 20.0
+KILLED_SECONDS = 5.0
 #: It ends when it has been without a worker for so long.
 ALONE_SECONDS = 3.0
 
@@ -117,12 +119,16 @@ def ensure(task: Mapping[str, Any]) -> None:
         start_new_session=True,
     )
     assert child.stdin is not None
-    child.stdin.write(json.dumps(dict(task)).encode() + b"\n")
-    child.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # it has ended: its code tells
+        child.stdin.write(json.dumps(dict(task)).encode() + b"\n")
+        child.stdin.close()
     while not local.is_there(name):
-        if time.monotonic() > end:
+        code = child.poll()  # 0: another has the name
+        if code or time.monotonic() > end:
+            child.kill()
+            child.wait(KILLED_SECONDS)
             raise MixflowError(
                 f"[kvstore] expected the merger of host '{task['host']}' to start within "
-                f"{START_SECONDS:g} s, got none"
+                f"{START_SECONDS:g} s, got " + (f"its end with code {code}" if code else "none")
             )
         time.sleep(0.02)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _rt
-from ..errors import MixflowError
+from ..errors import MixflowError, MXNetError
 from ..ndarray import NDArray
 from ..optimizer import FusedUpdate
 from ..optimizer.optimizer import state_list
@@ -154,7 +154,7 @@ class Lease:
             try:
                 if self.deposit():
                     self.end()
-            except MixflowError as error:
+            except MXNetError as error:  # also one of the engine
                 self._error = str(error)  # the training loop raises it
                 return
             took = time.monotonic() - began

@@ -166,7 +166,7 @@ def _is_whole(card: Mapping[str, Any]) -> bool:
 
 def _card(folder: Path) -> dict[str, Any]:
     """What stands in a folder's card; nothing where there is none."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         card = json.loads((folder / "job.json").read_bytes())
         if isinstance(card, dict):
             return card

@@ -333,7 +333,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return found
     except FormatError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise FormatError(
             f"[snapshot] expected a part of a snapshot in {path}, got {error!r}"
         ) from None

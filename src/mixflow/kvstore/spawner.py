@@ -1,7 +1,7 @@
 """Starts the processes of a job, here: `LocalSpawner`; by Ray: `ray_cluster.py`.
 
 The hazard is a process that is left behind, or its state in memory. Every process is held by a
-pipe or a parent-death signal, every folder in memory by a janitor.
+pipe or a parent-death signal, every folder in memory, and what workers start, by a janitor.
 """
 
 from __future__ import annotations
@@ -95,9 +95,12 @@ class LocalProcess:
     while the next one of its rank begins.
     """
 
-    def __init__(self, child: subprocess.Popen[Any], host: str) -> None:
+    def __init__(
+        self, child: subprocess.Popen[Any], host: str, ended: Callable[[int], None] | None = None
+    ) -> None:
         self._child = child
         self.host = host
+        self._ended = ended  # told its number, once
 
     def exit_code(self) -> int | None:
         """Its code, or None while it runs."""
@@ -120,6 +123,9 @@ class LocalProcess:
         if self._child.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                ended(self._child.pid)
 
     @property
     def pid(self) -> int:
@@ -167,11 +173,26 @@ class MemoryFolder:
         )
         self._janitor.wait(START_SECONDS)  # it goes on as nobody's child
 
+    def holds(self, group: int) -> None:
+        """A process group ends with this process, if it is not let go before."""
+        self._say(f"+{group}")
+
+    def lets_go(self, group: int) -> None:
+        """A process group has ended: its number may be another's soon."""
+        self._say(f"-{group}")
+
+    def _say(self, text: str) -> None:
+        assert self._janitor.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it is gone, or closed
+            self._janitor.stdin.write(f"{text}\n".encode())
+            self._janitor.stdin.flush()
+
     def close(self) -> None:
         """Removes the folder. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         assert self._janitor.stdin is not None
-        self._janitor.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._janitor.stdin.close()
 
 
 class LocalSpawner:
@@ -203,11 +224,15 @@ class LocalSpawner:
         return [self._hosts[each % len(self._hosts)] for each in range(servers)]
 
     @property
-    def folder(self) -> Path:
-        """Where servers keep their state; below it one folder per host."""
+    def _kept(self) -> MemoryFolder:
         if self._memory is None:
             self._memory = MemoryFolder()
-        return self._memory.path
+        return self._memory
+
+    @property
+    def folder(self) -> Path:
+        """Where servers keep their state; below it one folder per host."""
+        return self._kept.path
 
     def server(self, task: dict[str, Any], host: str = "host0") -> LocalProcess:
         """See `Spawner`."""
@@ -223,7 +248,8 @@ class LocalSpawner:
         return self._keep(start_worker(command, env, folder), host)
 
     def _keep(self, child: subprocess.Popen[Any], host: str) -> LocalProcess:
-        made = LocalProcess(child, host)
+        self._kept.holds(child.pid)
+        made = LocalProcess(child, host, self._kept.lets_go)
         self._all.append(made)
         return made
 

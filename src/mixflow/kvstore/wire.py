@@ -79,7 +79,7 @@ def decode(frames: Sequence[Any]) -> Message:
         return known(**values)
     except FormatError:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise FormatError(f"[kvstore wire] expected a whole message, got {error!r}") from None
 
 

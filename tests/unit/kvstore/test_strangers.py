@@ -16,7 +16,7 @@ from test_parts import MESSAGES
 
 import mixflow as mx
 from mixflow.errors import FormatError
-from mixflow.kvstore import wire
+from mixflow.kvstore import registry, snapshot, wire
 from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.messages import Done, Enter, Join, Pull
 from mixflow.kvstore.options import StoreOptions
@@ -149,3 +149,14 @@ def test_nobody_has_memory_reserved_by_a_length_that_he_names(length):
         at = {"server0": server.address}
         with DistKVStore("dist_sync", 0, 1, at, options, host="near", token="good") as store:
             store.init("a", mx.nd.zeros((3,)))
+
+
+def test_heads_that_are_nested_too_deep_are_none(tmp_path):
+    with pytest.raises(FormatError, match="expected a whole message, got RecursionError"):
+        wire.decode([b"[" * 100_000])
+    (tmp_path / snapshot.INDEX).write_text("[" * 100_000)
+    with pytest.raises(FormatError, match="expected a part of a snapshot"):
+        snapshot.Snapshot(tmp_path)
+    (tmp_path / "job.json").write_text("[" * 100_000)
+    with pytest.raises(FormatError, match="expected a job in"):
+        registry.read(tmp_path)
