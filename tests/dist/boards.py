@@ -1,6 +1,10 @@
 """A worker's program: two keys in one call, as fast as it goes; every read is checked.
 
 Without an optimizer the sum of a step replaces the value; with one ('added') it is added.
+
+    boards.py STEPS OUT_FOLDER replaced|added [PATIENCE]
+
+PATIENCE: seconds after which an exchange goes on by messages, if they are to be others.
 """
 
 import json
@@ -11,8 +15,11 @@ import gate
 import numpy as np
 
 import mixflow as mx
+from mixflow.kvstore.transport import lane as lanes
 
 steps, out_folder, added = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "added"
+if len(sys.argv) > 4:
+    lanes.PATIENCE_SECONDS = float(sys.argv[4])
 store = mx.kv.create("dist_sync")
 workers = store.num_workers
 keys = ["small", "big"]
