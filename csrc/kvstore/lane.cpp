@@ -313,13 +313,16 @@ bool WorkerLane::has_failed() const {
 
 void WorkerLane::close() {
   if (closed_.exchange(true)) return;
-  for (const auto& desk : desks_) {
+  std::vector<std::shared_ptr<WorkerDesk>> desks;
+  {
+    const Lock lock(mutex_);  // `add_desk` may be about to add one, or to join some
+    desks.swap(desks_);
+  }
+  for (const auto& desk : desks) {
     ring(desk->bell->main, true);
     ring(desk->bell->pump, true);
   }
-  for (const auto& desk : desks_) {
-    if (desk->pump.joinable()) desk->pump.join();
-  }
+  for (const auto& desk : desks) desk->pump.join();
   advance_all();  // fails what is left
   --lanes().count;
 }
