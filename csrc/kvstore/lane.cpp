@@ -209,6 +209,7 @@ void WorkerLane::fail(const ExchangeRef& exchange) {
   for (const Piece& piece : exchange->pieces) piece.board->dead = true;
   remove(exchange);
   failed_.push_back(exchange);
+  if (helped_) ring(helped_->bell->main, true);  // it may sleep until this one has ended
   // A full pipe holds a byte that has not been seen.
   const ssize_t written = write(notify_, "x", 1);
   static_cast<void>(written);

@@ -32,11 +32,15 @@ namespace {
 
 constexpr size_t kWorkers = 3;
 constexpr int64_t kPatienceMs = 30;
-// Bytes of the slices: small ones, one that is committed later, one that two threads sum.
-const std::vector<size_t> kSizes = {16, 4000, 20000, 300 << 10, 2560 << 10};
-// Slices that go together, and in which steps.
-const std::vector<std::pair<std::vector<size_t>, int64_t>> kGroups = {
-    {{0, 1}, 1}, {{2}, 1}, {{3}, 40}, {{4}, 400}};
+struct Plan {
+  std::vector<size_t> sizes;  // bytes of each slice
+  // Slices that go together, and every how many steps.
+  std::vector<std::pair<std::vector<size_t>, int64_t>> groups;
+};
+// Small ones, and one that is committed later; one that two threads sum.
+const Plan kMany = {{16, 4000, 20000, 300 << 10}, {{{0, 1}, 1}, {{2}, 1}, {{3}, 40}}};
+const Plan kLarge = {{2560 << 10}, {{{0}, 1}}};
+Plan plan;  // that of the test, set before its threads begin
 
 using Memory = std::shared_ptr<char>;
 using Steps = std::vector<int64_t>;
@@ -61,7 +65,7 @@ float value_of(size_t slice, int64_t version) {
 
 bool all_are(const char* memory, size_t slice, float wanted) {
   const float* values = reinterpret_cast<const float*>(memory);
-  for (size_t i = 0; i < kSizes[slice] / sizeof(float); ++i) {
+  for (size_t i = 0; i < plan.sizes[slice] / sizeof(float); ++i) {
     if (values[i] != wanted) return false;
   }
   return true;
@@ -92,7 +96,7 @@ struct Post {
   std::condition_variable changed;
   Offer offer;
   std::vector<Part> inbox;
-  Steps versions = Steps(kSizes.size());
+  Steps versions = Steps(plan.sizes.size());
   bool over = false;
   int alarm[2];
 
@@ -118,7 +122,7 @@ class Server {
  public:
   Server(Post& post, std::vector<int> channels)
       : post_(post), channels_(std::move(channels)), draw_(7) {
-    for (size_t size : kSizes) ledgers_.push_back(zeros(2 * (kHead + size)));
+    for (size_t size : plan.sizes) ledgers_.push_back(zeros(2 * (kHead + size)));
     restart();
   }
 
@@ -129,7 +133,7 @@ class Server {
       if (!ready.empty()) desk_->ring_all();
       if (!take_messages()) break;
       if (open_ && draw_.one_in(3)) arm();
-      if (open_ && draw_.one_in(10)) take({});
+      if (open_ && draw_.one_in(40)) take({});
     }
     if (open_) close();
   }
@@ -150,7 +154,7 @@ class Server {
   void close_by_hand(size_t slice) {
     const Board& board = desk_->board(number_);
     float* value = reinterpret_cast<float*>(board.value(slice));
-    for (size_t i = 0; i < kSizes[slice] / sizeof(float); ++i) {
+    for (size_t i = 0; i < plan.sizes[slice] / sizeof(float); ++i) {
       value[i] = 0;
       for (size_t w = 0; w < kWorkers; ++w) {
         value[i] += reinterpret_cast<const float*>(board.gradient(slice, w))[i];
@@ -183,7 +187,7 @@ class Server {
         EXPECT((pending_[{part.slice, part.step}].insert(part.worker).second));
       }
     }
-    for (size_t s = 0; s < kSizes.size(); ++s) {
+    for (size_t s = 0; s < plan.sizes.size(); ++s) {
       auto found = pending_.find({s, versions_[s]});
       for (; found != pending_.end() && found->second.size() == kWorkers;
            found = pending_.find({s, versions_[s]})) {
@@ -200,11 +204,11 @@ class Server {
 
   void open() {
     if (draw_.one_in(4)) restart();
-    Layout layout(kSizes, kWorkers);
+    Layout layout(plan.sizes, kWorkers);
     board_memory_ = zeros(layout.total());
-    for (size_t s = 0; s < kSizes.size(); ++s) {
+    for (size_t s = 0; s < plan.sizes.size(); ++s) {
       float* value = reinterpret_cast<float*>(board_memory_.get() + layout.value_at(s));
-      std::fill(value, value + kSizes[s] / sizeof(float), value_of(s, versions_[s]));
+      std::fill(value, value + plan.sizes[s] / sizeof(float), value_of(s, versions_[s]));
     }
     std::vector<size_t> columns;
     for (size_t w = 0; w < kWorkers; ++w) columns.push_back(w);
@@ -215,7 +219,7 @@ class Server {
   }
 
   void arm() {
-    for (size_t s = 0; s < kSizes.size(); ++s) {
+    for (size_t s = 0; s < plan.sizes.size(); ++s) {
       if (draw_.one_in(4)) {
         desk_->disarm(number_, s);
         continue;
@@ -229,7 +233,7 @@ class Server {
     LedgerPlace place;
     uint64_t sequences[2];
     for (size_t a = 0; a < 2; ++a) {
-      place.areas[a] = ledgers_[slice].get() + a * (kHead + kSizes[slice]);
+      place.areas[a] = ledgers_[slice].get() + a * (kHead + plan.sizes[slice]);
       std::memcpy(&sequences[a], place.areas[a], 8);
     }
     place.current = sequences[1] > sequences[0];
@@ -241,7 +245,7 @@ class Server {
   }
 
   void close() {
-    for (size_t s = 0; s < kSizes.size(); ++s) {
+    for (size_t s = 0; s < plan.sizes.size(); ++s) {
       const Board& board = desk_->board(number_);
       versions_[s] = board.slice(s).version.load();
       EXPECT(board.slice(s).durable.load() == versions_[s]);
@@ -257,7 +261,7 @@ class Server {
   std::unique_ptr<ServerDesk> desk_;
   Memory desk_memory_, board_memory_;
   std::vector<Memory> ledgers_;
-  Steps versions_ = Steps(kSizes.size());
+  Steps versions_ = Steps(plan.sizes.size());
   std::map<std::pair<size_t, int64_t>, std::set<size_t>> pending_;
   int number_ = 0, offers_ = 0;
   int64_t rounds_ = 0;
@@ -282,7 +286,7 @@ class Worker {
       : post_(post), number_(number), channel_(channel), draw_(static_cast<unsigned>(number) + 1) {
     check(pipe2(notify_, O_NONBLOCK) == 0, "pipe");
     lane_ = WorkerLane::make(notify_[1], kPatienceMs);
-    for (size_t g = 0; g < kGroups.size(); ++g) tags_.push_back(engine.new_tag());
+    for (size_t g = 0; g < plan.groups.size(); ++g) tags_.push_back(engine.new_tag());
   }
   ~Worker() {
     for (int end : notify_) ::close(end);
@@ -297,8 +301,8 @@ class Worker {
       if (draw_.one_in(300)) std::this_thread::sleep_for(std::chrono::milliseconds(40));
       follow();
       std::vector<std::unique_ptr<Under>> all;
-      for (size_t g = 0; g < kGroups.size(); ++g) {
-        if (step % kGroups[g].second == 0) all.push_back(begin(g));
+      for (size_t g = 0; g < plan.groups.size(); ++g) {
+        if (step % plan.groups[g].second == 0) all.push_back(begin(g));
       }
       for (const auto& one : all) finish(*one);
     }
@@ -318,7 +322,7 @@ class Worker {
       board = board_;
     }
     if (board) {
-      EXPECT(lane_->words(board).size() == kSizes.size());
+      EXPECT(lane_->words(board).size() == plan.sizes.size());
       lane_->over(board);
     }
     lane_->has_failed();
@@ -345,18 +349,18 @@ class Worker {
       desk_ = lane_->add_desk(offer.desk.get(), number_, channel_, offer.desk);
       desk_memory_ = offer.desk;
     }
-    set_board(lane_->open(desk_, Layout(kSizes, kWorkers), offer.board.get(), number_, offer.board));
+    set_board(lane_->open(desk_, Layout(plan.sizes, kWorkers), offer.board.get(), number_, offer.board));
   }
 
   std::unique_ptr<Under> begin(size_t group) {
     auto made = std::make_unique<Under>();
-    made->slices = &kGroups[group].first;
+    made->slices = &plan.groups[group].first;
     made->tag = tags_[group];
     made->pull = !draw_.one_in(10);
     for (size_t s : *made->slices) {
       made->steps[s] = next_[s]++;
-      made->from[s].assign(kSizes[s] / sizeof(float), part_of(number_, s, made->steps[s]));
-      made->to[s].assign(kSizes[s] / sizeof(float), -1.0f);
+      made->from[s].assign(plan.sizes[s] / sizeof(float), part_of(number_, s, made->steps[s]));
+      made->to[s].assign(plan.sizes[s] / sizeof(float), -1.0f);
     }
     if (board_ && !lane_->over(board_)) {
       submit(*made);
@@ -395,7 +399,7 @@ class Worker {
     if (!board_) return;
     std::vector<Part> parts;
     const auto words = lane_->retire(board_);
-    for (size_t s = 0; s < kSizes.size(); ++s) {
+    for (size_t s = 0; s < plan.sizes.size(); ++s) {
       if (words[s].staged > words[s].durable) parts.push_back({number_, s, words[s].staged - 1});
     }
     set_board(nullptr);
@@ -449,11 +453,12 @@ class Worker {
   Memory desk_memory_;
   std::mutex mutex_;  // of `board_`, which the watcher reads
   WorkerBoardRef board_;
-  Steps next_ = Steps(kSizes.size());
+  Steps next_ = Steps(plan.sizes.size());
   int known_ = 0;
 };
 
-void test_rounds(int64_t steps) {
+void test_rounds(const Plan& tested, int64_t steps) {
+  plan = tested;
   auto engine = engine::make_threaded_engine();
   Post post;
   std::vector<int> theirs, ours;
@@ -465,22 +470,22 @@ void test_rounds(int64_t steps) {
   }
   Server server(post, theirs);
   std::vector<std::unique_ptr<Worker>> workers;
-  std::vector<std::thread> threads;
-  threads.emplace_back([&] { server.run(); });
   for (size_t w = 0; w < kWorkers; ++w) {
     workers.push_back(std::make_unique<Worker>(post, w, ours[w], *engine));
-    threads.emplace_back([&, w] { workers[w]->run(steps); });
   }
-  for (size_t t = 1; t < threads.size(); ++t) threads[t].join();
+  std::thread serving([&] { server.run(); });
+  std::vector<std::thread> threads;
+  for (const auto& worker : workers) threads.emplace_back([&] { worker->run(steps); });
+  for (std::thread& thread : threads) thread.join();
   {
     const std::lock_guard<std::mutex> lock(post.mutex);
     post.over = true;
   }
   post.wake();
-  threads[0].join();
-  for (size_t g = 0; g < kGroups.size(); ++g) {
-    const int64_t wanted = (steps + kGroups[g].second - 1) / kGroups[g].second;
-    for (size_t s : kGroups[g].first) EXPECT(server.versions()[s] == wanted);
+  serving.join();
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const int64_t wanted = (steps + plan.groups[g].second - 1) / plan.groups[g].second;
+    for (size_t s : plan.groups[g].first) EXPECT(server.versions()[s] == wanted);
   }
   EXPECT(server.boards() > 1 && server.rounds() > 0);
   for (const auto& worker : workers) EXPECT(worker->by_boards() > 0);
@@ -509,7 +514,7 @@ void test_close(int64_t times) {
     exchange->pieces[0].board = lane->open(seen, Layout({16}, 2), memory.get(), 0, memory);
     exchange->pieces[0].from = reinterpret_cast<const char*>(gradient);
     lane->submit(exchange);
-    std::thread helper([&] { lane->help(tag.get(), 60000); });
+    std::thread helper([&] { lane->help(tag.get(), 3600000); });  // or it is woken
     std::thread adder([&] {
       const std::string error = error_of([&] { lane->add_desk(other.get(), 1, -1, other); });
       EXPECT(error.empty() || contains(error, "expected an open lane"));
@@ -527,7 +532,8 @@ void test_close(int64_t times) {
 
 int main(int argc, char** argv) {
   const long count = count_argument(argc, argv, 5000);
-  test_rounds(count);
+  test_rounds(kMany, count);
+  test_rounds(kLarge, std::min(count / 50, 200L));
   test_close(std::min(count / 20, 500L));
   return result("kvstore_boards");
 }

@@ -17,9 +17,9 @@ PROGRAM = str(Path(__file__).with_name("late.py"))
 
 def run_late(folder):
     """One job; which share of its worker 0's pushes counted after it had been held up."""
-    more, step, delay = 50, 0.05, 0.325
+    rounds, step, delay = 80, 0.05, 0.325
     folder.mkdir()
-    command = [sys.executable, PROGRAM, str(more), str(step), str(delay), str(folder)]
+    command = [sys.executable, PROGRAM, str(rounds), str(step), str(delay), str(folder)]
     store = StoreOptions(Backup(take=2), deadline=STORE_SECONDS, repeat=0.1)
     job = Job(command, JobOptions(3, 1, store, deadline=JOB_SECONDS))
     assert job.run() == 0
@@ -28,8 +28,10 @@ def run_late(folder):
     # Whoever stands in the open round has neither been counted nor dropped.
     standing = sum(end["pushes"] for end in ends) - state["applied"] - state["stale"]
     assert 0 <= standing <= 1
-    assert state["applied"] == 2 * state["version"] == sum(ends[0]["cells"])
-    return (ends[0]["cells"][0] - ends[0]["at_delay"]) / more
+    assert state["applied"] == 2 * state["version"] == sum(ends[0]["cells"]) >= 2 * rounds
+    # A worker that was stopped from outside has made few, and says nothing.
+    made = max(ends[0]["pushes"] - 3, rounds / 2)
+    return (ends[0]["cells"][0] - ends[0]["at_delay"]) / made
 
 
 def test_a_worker_that_was_late_once_counts_again(tmp_path):
