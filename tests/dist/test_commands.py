@@ -86,6 +86,7 @@ def test_what_a_job_says_is_in_its_log_and_its_code_is_told(tmp_path):
     assert os.stat(registry.place() / card["name"]).st_mode & 0o77 == 0
     assert mixflow("attach", card["name"], code=3) == said, "also when it has ended"
     assert "code 3" in mixflow("status", card["name"])
+    assert registry.find(card["name"])["begun"], "for whoever asks when it is over"
 
 
 def test_a_job_is_stopped_and_its_name_is_free_again(tmp_path):
@@ -131,6 +132,7 @@ def test_a_beginning_that_fails_is_told(tmp_path):
     said = mixflow("launch", "-n", "1", "--detach", "--name", "bad", "/no/program", code=1)
     assert "expected to start '/no/program'" in said
     assert "/no/program" in mixflow("attach", "bad", code=1)
+    assert not registry.find("bad")["begun"]
 
 
 def test_workers_that_do_not_leave_are_named(tmp_path):

@@ -113,6 +113,11 @@ class Job:
         self._roll: Roll | None = None
 
     @property
+    def begun(self) -> bool:
+        """Whether its processes have been started; it may have ended since."""
+        return self._begun
+
+    @property
     def rendezvous(self) -> Rendezvous:
         """Where the processes of the present generation meet."""
         assert self._rendezvous is not None

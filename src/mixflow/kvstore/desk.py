@@ -36,7 +36,7 @@ class Desk:
     """
 
     def __init__(self, job: Job, name: str, log: Path | None = None) -> None:
-        self._job, self._name, self._log = job, name, log
+        self.job, self._name, self._log = job, name, log
         #: The exit code, once the job has ended, and what it said.
         self.result: tuple[int, str] | None = None
         #: Whether somebody has asked for the job's end, or has seen it.
@@ -61,7 +61,7 @@ class Desk:
             return {"error": f"[jobs] expected a whole '{what}', got {error!r}"}
 
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"name": self._name, **self._job.status(), **self._ended()}
+        return {"name": self._name, **self.job.status(), **self._ended()}
 
     def _ended(self) -> dict[str, Any]:
         if self.result is None:
@@ -71,12 +71,12 @@ class Desk:
     def _scale(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self.result is not None:
             raise ParamError(f"[scale] expected a running job, got '{self._name}', which has ended")
-        self._job.scale(int(request["workers"]))
+        self.job.scale(int(request["workers"]))
         return {}
 
     def _stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.stopped = True
-        self._job.stop()
+        self.job.stop()
         return {}
 
     def _read_log(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,8 @@ def _at_desk(
     finally:
         code, text = desk.result or (1, "")
         with contextlib.suppress(FileError):
-            claim.write({**card, "code": code, "said": text, "ended": time.time()})
+            begun = desk.job.begun  # who has just started it may come too late to ask
+            claim.write({**card, "begun": begun, "code": code, "said": text, "ended": time.time()})
         if args.detach:
             linger(desk)
         at.close()
