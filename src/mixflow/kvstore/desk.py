@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MixflowError, ParamError
+from . import registry
 from .rendezvous import Enquirer, Rendezvous
 
 if TYPE_CHECKING:
@@ -112,7 +113,12 @@ class Visitor:
 
     def __init__(self, card: Mapping[str, Any]) -> None:
         self.name = str(card["name"])
-        self._enquirer = Enquirer(str(card["desk"]), str(card["token"]), "visitor")
+        self._folder = "" if card.get("far") else str(card.get("folder", ""))
+        self._enquirer = Enquirer(str(card["desk"]), str(card["token"]), "visitor", self._lives)
+
+    def _lives(self) -> bool:
+        """Whether the job's coordinator does, as far as can be seen from here."""
+        return not self._folder or registry.is_held(Path(self._folder))
 
     def __enter__(self) -> Self:
         return self

@@ -209,6 +209,18 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
     claims[0].end(keep=False)
 
 
+def test_nobody_waits_for_a_coordinator_that_is_gone(monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 1e6)
+    claim = registry.Claim("a")
+    claim.write(card("a", detached=True))
+    claim.end(keep=True)
+    with (
+        Visitor(registry.find("a")) as visitor,
+        pytest.raises(MixflowError, match="got nothing; is the launcher alive"),
+    ):
+        visitor.ask("status")
+
+
 def test_a_job_that_was_over_before_it_was_asked_has_begun_or_not(monkeypatch):
     monkeypatch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.1)
     for begun in (True, False):
