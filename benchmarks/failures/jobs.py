@@ -193,9 +193,13 @@ def beside(run: Run, strike: Any, seed: int | None) -> tuple[list[dict], str]:
             strike(run, random.Random(seed))
         except Exception as error:
             errors.append(f"the blow failed: {error!r}")
+        finally:
+            (run.folder / program.STRUCK).touch()
 
     thread = threading.Thread(target=act, daemon=True)
-    if seed is not None:
+    if seed is None:
+        (run.folder / program.STRUCK).touch()
+    else:
         thread.start()
     try:
         code = run.job.run()
@@ -209,6 +213,7 @@ def beside(run: Run, strike: Any, seed: int | None) -> tuple[list[dict], str]:
 def by_launcher(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """The command; with a seed it is killed at a moment, and started again with `--resume`."""
     events = run.folder / "events.json"
+    (run.folder / program.STRUCK).touch()
     launch = ["launch", "-n", "2", "-s", "2", "--events", str(events), "--deadline", str(DEADLINE)]
     launch += ["--snapshot-folder", str(run.folder / "snapshots")]
     launch += ["--snapshot-every", str(SNAPSHOT_STEPS)]

@@ -247,6 +247,7 @@ std::vector<ServerDesk::Ready> ServerDesk::serve(const std::vector<int>& others,
   bool any = false;
   while (true) {
     const int64_t spent = now_ms() - began;
+    ready.clear();  // what the second look has found is found again
     if (look(&ready)) any = true;
     if (!ready.empty() || spent >= ms || (any && spent >= kAtOnceMs)) break;
     sleeps().store(1, std::memory_order_seq_cst);

@@ -3,6 +3,10 @@
 The sum of a step replaces the value ('replaced'); or an optimizer adds it in Python ('added'); or
 one that the server's core runs takes it ('updated'), with a momentum of 1 and a schedule, so that
 all numbers are whole and a lost or repeated update, state or rate shows.
+
+    boards.py STEPS OUT_FOLDER replaced|added|updated [PATIENCE]
+
+PATIENCE: seconds after which an exchange goes on by messages, if they are to be others.
 """
 
 import json
@@ -13,8 +17,11 @@ import gate
 import numpy as np
 
 import mixflow as mx
+from mixflow.kvstore.transport import lane as lanes
 
 steps, out_folder, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+if len(sys.argv) > 4:
+    lanes.PATIENCE_SECONDS = float(sys.argv[4])
 
 
 def schedule():

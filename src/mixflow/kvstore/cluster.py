@@ -115,6 +115,11 @@ class Job:
         self._code = 0  # of the job, once no worker is left
 
     @property
+    def begun(self) -> bool:
+        """Whether its processes have been started; it may have ended since."""
+        return self._begun
+
+    @property
     def rendezvous(self) -> Rendezvous:
         """Where the processes of the present generation meet."""
         assert self._rendezvous is not None

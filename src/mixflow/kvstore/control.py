@@ -38,7 +38,7 @@ class Control:
     """
 
     def __init__(self, job: Job, name: str, log: Path | None = None) -> None:
-        self._job, self._name, self._log = job, name, log
+        self.job, self._name, self._log = job, name, log
         #: The exit code, once the job has ended, and what it said.
         self.result: tuple[int, str] | None = None
         #: Whether somebody has asked for the job's end, or has seen it.
@@ -63,7 +63,7 @@ class Control:
             return {"error": f"[jobs] expected a whole '{what}', got {error!r}"}
 
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"name": self._name, **self._job.status(), **self._ended()}
+        return {"name": self._name, **self.job.status(), **self._ended()}
 
     def _ended(self) -> dict[str, Any]:
         if self.result is None:
@@ -73,12 +73,12 @@ class Control:
     def _scale(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self.result is not None:
             raise ParamError(f"[scale] expected a running job, got '{self._name}', which has ended")
-        self._job.scale(int(request["workers"]))
+        self.job.scale(int(request["workers"]))
         return {}
 
     def _stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.stopped = True
-        self._job.stop()
+        self.job.stop()
         return {}
 
     def _read_log(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,8 +114,13 @@ class ControlClient:
 
     def __init__(self, card: Mapping[str, Any]) -> None:
         self.name = str(card["name"])
-        self._folder = Path(str(card.get("folder", "")))
-        self._enquirer = Enquirer(str(card["control"]), str(card["token"]), "client")
+        self._folder = "" if card.get("far") else str(card.get("folder", ""))
+        address, token = str(card["control"]), str(card["token"])
+        self._enquirer = Enquirer(address, token, "client", self._lives)
+
+    def _lives(self) -> bool:
+        """Whether the job's coordinator does, as far as can be seen from here."""
+        return not self._folder or self._is_held()
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +130,7 @@ class ControlClient:
 
     def _is_held(self) -> bool:
         """Whether a coordinator of this host still has the job."""
-        return self._folder.name == self.name and registry.is_held(self._folder)
+        return bool(self._folder) and registry.is_held(Path(self._folder))
 
     def ask(self, what: str, **fields: Any) -> dict[str, Any]:
         """One question.

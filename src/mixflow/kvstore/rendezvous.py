@@ -222,15 +222,19 @@ class Enquirer:
     Args:
         address, token: the rendezvous.
         name: who asks.
+        alive: whether somebody may still answer; asked after each second without a word.
 
     Raises:
         MixflowError: by `ask`, an address that is none.
     """
 
-    def __init__(self, address: str, token: str, name: str) -> None:
+    def __init__(
+        self, address: str, token: str, name: str, alive: Callable[[], bool] = lambda: True
+    ) -> None:
         self._zmq = load("zmq", "kvstore")
         self._context = self._zmq.Context()
         self._address, self._token, self._name = address, token, name
+        self._alive = alive
         self._number = 0
         self._socket: Any = None
 
@@ -255,6 +259,8 @@ class Enquirer:
                 if "error" in answer:
                     raise MixflowError(str(answer["error"]))
                 return answer
+            if not self._alive():
+                break
         raise MixflowError(
             f"[kvstore] expected the job's rendezvous at {self._address} to answer '{what}' within "
             f"{deadline:g} s, got nothing; is the launcher alive?"

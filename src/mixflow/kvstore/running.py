@@ -155,7 +155,8 @@ def _controlled(
     finally:
         code, text = control.result or (1, "")
         with contextlib.suppress(FileError):
-            claim.write({**card, "code": code, "said": text, "ended": time.time()})
+            begun = control.job.begun  # who has just started it may come too late to ask
+            claim.write({**card, "begun": begun, "code": code, "said": text, "ended": time.time()})
         if args.detach:
             linger(control)
         at.close()

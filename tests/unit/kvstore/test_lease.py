@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from store_support import job, together
+from store_support import SECONDS, job, together, until
 
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
@@ -271,7 +271,7 @@ def test_what_ends_a_lease_and_what_does_not():
 
 
 def test_a_worker_that_joins_begins_where_the_lone_one_has_come_to():
-    options = {"lease": 0.05, "deadline": 20.0}
+    options = {"lease": 0.05, "deadline": SECONDS}
     with job(1, 2, **options) as (store,):
         module = module_of(store)
         train(module, 30)
@@ -301,8 +301,9 @@ def test_an_error_of_the_servers_reaches_the_training_loop():
         train(module, 3)
         # As a new life of this worker would: the lease of this one is over then.
         store._wait("resume", lambda c, now: c.ask(store._servers, now))
+        until(lambda: store._lease._error)  # what the next deposit meets
         with pytest.raises(MixflowError, match="another process of it took over"):
-            train(module, 200, lambda step: time.sleep(0.01))
+            train(module, 2)
         store._lease = None  # nothing to give back
 
 

@@ -104,7 +104,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_commit(tmp_path):
             time.sleep(0.01)
         time.sleep(wait)
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         ledger, found = reopen(tmp_path)
         value, states, state = found["k"]
         assert (value == state.version).all() and (states["0"] == -state.version).all()

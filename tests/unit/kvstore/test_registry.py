@@ -8,7 +8,7 @@ import pytest
 
 from mixflow.cli import main
 from mixflow.errors import FileError, FormatError, MixflowError, ParamError, UnknownNameError
-from mixflow.kvstore import registry
+from mixflow.kvstore import detached, registry
 from mixflow.kvstore.control import Control, ControlClient, open_control
 
 pytest.importorskip("zmq")
@@ -149,20 +149,20 @@ def test_what_a_control_endpoint_answers(control):
         ]:
             with pytest.raises(MixflowError, match=text):
                 client.ask(what, **fields)
-        assert not control._job.wanted and not control._job.stopped
+        assert not control.job.wanted and not control.job.stopped
         with pytest.raises(
             MixflowError, match=r"within 0.1 s, got 1 at work, worker1 leaving; a w"
         ):
             client.scale(2, 0.1)
-        assert client.scale(2, 0)["workers"] and control._job.wanted == [2, 2]
+        assert client.scale(2, 0)["workers"] and control.job.wanted == [2, 2]
         with pytest.raises(ParamError, match="at least one worker, got 0"):
             client.scale(0, 1)
         with pytest.raises(MixflowError, match=r"'a' to end within 0.1 s, got workers \[0, 1\]"):
             client.stop(0.1)
-        control._job.refused = "no room"
+        control.job.refused = "no room"
         with pytest.raises(MixflowError, match="no room"):
             client.scale(3, 1)
-        control._job.refused, control.result = "", (3, "")
+        control.job.refused, control.result = "", (3, "")
         with pytest.raises(MixflowError, match="expected a running job, got 'a', which has ended"):
             client.scale(3, 1)
         assert client.stop(1)["code"] == 3 and control.stopped
@@ -173,7 +173,7 @@ def test_strangers_get_no_answer(control, monkeypatch):
     guess = {**control.card, "token": "guess"}
     with ControlClient(guess) as client, pytest.raises(MixflowError, match="got nothing"):
         client.scale(5, 1)
-    assert not control._job.wanted
+    assert not control.job.wanted
 
 
 def test_mistakes_of_the_commands_are_one_line(capsys):
@@ -207,6 +207,32 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
     assert "runs" in lines[1] and "auto, detached" in lines[1]
     assert "ended (7)" in lines[2]
     claims[0].end(keep=False)
+
+
+def test_nobody_waits_for_a_coordinator_that_is_gone(monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 1e6)
+    claim = registry.Claim("a")
+    claim.write(card("a", detached=True))
+    claim.end(keep=True)
+    with (
+        ControlClient(registry.find("a")) as client,
+        pytest.raises(MixflowError, match="got nothing; is the launcher alive"),
+    ):
+        client.ask("status")
+
+
+def test_a_job_that_was_over_before_it_was_asked_has_begun_or_not(monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.1)
+    for begun in (True, False):
+        claim = registry.Claim("quick")
+        said = {"code": 3, "said": "it broke", "begun": begun}
+        claim.write(card("quick", detached=True) | said)
+        claim.end(keep=True)
+        if begun:
+            detached._wait_until_begun(registry.find("quick"), 60.0)
+        else:
+            with pytest.raises(MixflowError, match="expected job 'quick' to begin, got: it broke"):
+                detached._wait_until_begun(registry.find("quick"), 60.0)
 
 
 def test_newcomers_get_the_part_of_the_data_that_fewest_have():

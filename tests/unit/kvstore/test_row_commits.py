@@ -188,7 +188,7 @@ def test_a_kill_at_any_moment_leaves_whole_rows(tmp_path):
             time.sleep(0.01)
         time.sleep(wait)
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         ledger = SharedLedger(folder)
         ((_, value, states, state),) = ledger.slices()
         expected = np.zeros(4000)

@@ -102,7 +102,7 @@ def test_a_read_names_who_is_behind():
     def make(store):
         return Table("t", 1, 2, staleness=1, store=store)
 
-    with job(2, policy=Bounded(), deadline=0.5) as stores:
+    with job(2, policy=Bounded(), missed=2.0) as stores:
         fast, slow = together(make, stores)
         fast.clock()
         assert fast.get(0).asnumpy().tolist() == [0, 0]
