@@ -89,6 +89,12 @@ def _store(
 Group = list[tuple[Key, Any, Sequence[Any]]]
 
 
+def _ends(group: Group) -> tuple[list[Any], list[list[Any]]]:
+    """The gradients of an exchange, and by key the arrays that it fills."""
+    gradients = [merged for _, merged, _ in group if merged is not None]
+    return gradients, [list(outs) for _, _, outs in group]
+
+
 class Detour:
     """What an exchange by boards was to do, for when it has to go by messages (`lane.Detour`)."""
 
@@ -209,14 +215,19 @@ class DistKVStore(Member):
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
-            if self._by_boards(f"push {k}", [(known, merged, [])], priority):
+            group: Group = [(known, merged, [])]
+            if self._by_boards(f"push {k}", group, priority):
                 continue
             handle = _rt.core.fresh_handle(merged)
 
-            def send(known: Key = known, handle: _rt.Array = handle) -> None:
-                self._push([(known, np.from_dlpack(handle))], priority, pull=False)
+            def send(
+                completion: _rt.Completion, group: Group = group, handle: _rt.Array = handle
+            ) -> None:
+                if not self._late(group, priority, completion):
+                    self._push([(group[0][0], np.from_dlpack(handle))], priority, pull=False)
+                    completion.done()
 
-            _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
+            _rt.core.push(send, [merged], [known.tag], f"push {k}", priority, asynchronous=True)
 
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
@@ -230,7 +241,8 @@ class DistKVStore(Member):
         for k, o in pairs(key, out):
             known, targets = self._known(k), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
-            if not targets or self._by_boards(f"pull {k}", [(known, None, targets)], priority):
+            group: Group = [(known, None, targets)]
+            if not targets or self._by_boards(f"pull {k}", group, priority):
                 continue
 
             def ask(known: Key = known) -> Call:
@@ -239,7 +251,7 @@ class DistKVStore(Member):
                     "pull", lambda client, now: client.pull(slices, now, priority=priority)
                 )
 
-            self._receive(f"pull {k}", [], [(known, targets)], ask, priority)
+            self._receive(f"pull {k}", group, ask, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """`push`, then `pull` into `out` (or back into `value`), in one round trip.
@@ -266,18 +278,23 @@ class DistKVStore(Member):
         for number, group in enumerate(in_groups(found, sizes, *limits)):
             self._exchange([k for k, _ in group], [one for _, one in group], priority - number)
 
+    def _route(self, group: Group) -> Any:
+        """How an exchange goes by boards now; None: by messages."""
+        if self._link.lane is None or self._compression is not None or self._rate_changed():
+            return None
+        route = self._link.route(tuple(known for known, _, _ in group))
+        return None if any_sparse([list(outs) for _, _, outs in group]) else route
+
     def _by_boards(self, name: str, group: Group, priority: int) -> bool:
         """Pushes and pulls some keys by boards; False where they have to go by messages."""
-        if self._compression is not None or self._rate_changed():
-            return False
-        route = self._link.route(tuple(known for known, _, _ in group))
-        targets = [list(outs) for _, _, outs in group]
-        if route is None or any_sparse(targets):
+        route = self._route(group)
+        if route is None:
             return False
         assert self._link.lane is not None
+        gradients, targets = _ends(group)
         self._link.lane.exchange(
             route,
-            [merged for _, merged, _ in group if merged is not None],
+            gradients,
             targets,
             [known.tag for known, _, _ in group],
             name,
@@ -286,6 +303,20 @@ class DistKVStore(Member):
             sum(known.nbytes for known, _, _ in group) <= BOARD_INLINE_BYTES,
             Detour(group, priority),
         )
+        return True
+
+    def _late(self, group: Group, priority: int, completion: _rt.Completion) -> bool:
+        """The same inside an exchange's task: boards may have been opened since it was asked for.
+
+        Whoever asks for many steps at once asks for all before the first one has opened a board.
+        """
+        route = self._route(group)
+        if route is None:
+            return False
+        assert self._link.lane is not None
+        gradients, targets = _ends(group)
+        detour = Detour(group, priority)
+        self._link.lane.begin(route, gradients, targets, any(targets), detour, completion)
         return True
 
     def _exchange(self, keys: list[Any], group: Group, priority: int) -> None:
@@ -299,8 +330,7 @@ class DistKVStore(Member):
         def ask() -> Call:
             return self._push([(k, np.from_dlpack(h)) for k, h in handles], priority, pull=True)
 
-        reads = [merged for _, merged, _ in group]
-        self._receive(name, reads, [(known, outs) for known, _, outs in group], ask, priority)
+        self._receive(name, group, ask, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """`init`, then `pull`."""
@@ -379,16 +409,9 @@ class DistKVStore(Member):
             found[piece.name] = Gradient((), code, self._compression.code)
         return found
 
-    def _receive(
-        self,
-        name: str,
-        reads: list[NDArray],
-        targets: list[tuple[Key, Any]],
-        ask: Callable[[], Call],
-        priority: int,
-    ) -> None:
+    def _receive(self, name: str, group: Group, ask: Callable[[], Call], priority: int) -> None:
         """A task that asks, and ends when the answer stands in the targets of its keys."""
-        arrays = [(known, target) for known, some in targets for target in some]
+        arrays = [(known, target) for known, _, outs in group for target in outs]
         handles = [
             (known, _rt.core.fresh_handle(target))
             for known, target in arrays
@@ -396,7 +419,7 @@ class DistKVStore(Member):
         ]
         sparse = [(k, target) for k, target in arrays if isinstance(target, RowSparseNDArray)]
         writes = [getattr(target, "tag", target) for _, target in arrays]
-        writes += [known.tag for known, _ in targets]
+        writes += [known.tag for known, _, _ in group]
 
         def start(completion: _rt.Completion) -> None:
             def finish(call: Call) -> None:
@@ -406,17 +429,18 @@ class DistKVStore(Member):
                     _store(ticket.values, handles, sparse)
                 completion.done(ticket.error or None)
 
-            ask().then(finish)
+            if not self._late(group, priority, completion):
+                ask().then(finish)
 
         _rt.core.push(
             start,
-            reads,
+            [merged for _, merged, _ in group if merged is not None],
             writes,
             name,
             priority,
             asynchronous=True,
             # What is there already goes on its way at once, if that takes next to no time.
-            inline_ok=sum(known.nbytes for known, _ in targets) <= INLINE_BYTES,
+            inline_ok=sum(known.nbytes for known, _, _ in group) <= INLINE_BYTES,
         )
 
     # -- settings
