@@ -8,7 +8,6 @@
 #include <cstring>
 #include <tuple>
 
-#include "bind/completion.h"
 #include "bind/modules.h"
 #include "bind/waits.h"
 #include "kvstore/desk.h"
@@ -32,46 +31,17 @@ struct PyRoute {
   std::vector<Stop> stops;
 };
 
-// Where the gradients of an exchange are (one array per key, or none at all), and where its values
-// go (a list per key).
-struct Ends {
-  std::vector<plan::Array> from;
-  std::vector<std::vector<plan::Array>> to;
-};
-
-Ends ends_of(nb::list gradients, nb::list targets) {
-  Ends ends;
-  for (nb::handle array : gradients) ends.from.push_back(as_array(array).array);
-  for (nb::handle some : targets) {
-    ends.to.emplace_back();
-    for (nb::handle array : some) ends.to.back().push_back(as_array(array).array);
-  }
-  return ends;
-}
-
-// Called when the arrays are there: their memory may be taken as late as that.
-void add_pieces(kvstore::Exchange& exchange, const std::vector<Stop>& stops, const Ends& ends) {
-  for (const auto& [board, slice, array, begin] : stops) {
-    kvstore::Piece piece;
-    piece.board = board;
-    piece.slice = slice;
-    if (exchange.push) piece.from = static_cast<const char*>(ends.from[array].data()) + begin;
-    for (const plan::Array& target : ends.to[array]) {
-      piece.to.push_back(static_cast<char*>(target.data()) + begin);
-    }
-    exchange.pieces.push_back(std::move(piece));
-  }
-}
-
 // An exchange as an engine task. It ends when the lane says so, or whoever took it after it failed.
 class ExchangeTask final : public engine::Task {
  public:
   ExchangeTask(std::shared_ptr<WorkerLane> lane, ExchangeRef exchange, std::vector<Stop> stops,
-               Ends ends, std::string name)
+               std::vector<plan::Array> from, std::vector<std::vector<plan::Array>> to,
+               std::string name)
       : lane_(std::move(lane)),
         exchange_(std::move(exchange)),
         stops_(std::move(stops)),
-        ends_(std::move(ends)),
+        from_(std::move(from)),
+        to_(std::move(to)),
         name_(std::move(name)) {
     this->Task::lane = engine::Lane{engine::LaneKind::io, 0};
   }
@@ -79,10 +49,19 @@ class ExchangeTask final : public engine::Task {
   void run(engine::TaskContext& context) override {
     auto completion = context.defer();
     // The arrays live as long as the task is not ended, which the exchange outlives.
-    exchange_->done = [completion, ends = ends_](std::exception_ptr error) {
+    exchange_->done = [completion, from = from_, to = to_](std::exception_ptr error) {
       completion->done(std::move(error));
     };
-    add_pieces(*exchange_, stops_, ends_);
+    for (const auto& [board, slice, array, begin] : stops_) {
+      kvstore::Piece piece;
+      piece.board = board;
+      piece.slice = slice;
+      if (exchange_->push) piece.from = static_cast<const char*>(from_[array].data()) + begin;
+      for (const plan::Array& target : to_[array]) {
+        piece.to.push_back(static_cast<char*>(target.data()) + begin);
+      }
+      exchange_->pieces.push_back(std::move(piece));
+    }
     lane_->submit(exchange_);
   }
   std::string describe() const override { return name_; }
@@ -91,12 +70,13 @@ class ExchangeTask final : public engine::Task {
   std::shared_ptr<WorkerLane> lane_;
   ExchangeRef exchange_;
   std::vector<Stop> stops_;
-  Ends ends_;
+  std::vector<plan::Array> from_;
+  std::vector<std::vector<plan::Array>> to_;
   std::string name_;
 };
 
-void check_fits(const PyRoute& route, const Ends& ends) {
-  const auto& [from, to] = ends;
+void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
+                const std::vector<std::vector<plan::Array>>& to) {
   check(from.empty() || from.size() == to.size(), "[lane] expected targets for each gradient");
   for (const auto& [board, slice, array, begin] : route.stops) {
     check(array < to.size(), "[lane] expected targets for each stop");
@@ -109,26 +89,29 @@ void check_fits(const PyRoute& route, const Ends& ends) {
   }
 }
 
-ExchangeRef made_for(const Ends& ends, bool pull, nb::object payload) {
-  auto made = std::make_shared<kvstore::Exchange>();
-  made->push = !ends.from.empty();
-  made->pull = pull;
-  made->payload = hold(payload);
-  return made;
-}
-
-// Pushes the gradients and, with `pull`, fills the targets.
+// Pushes the gradients (one array per key, or none at all) and, with `pull`, fills the targets (a
+// list per key).
 void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb::list gradients,
               nb::list targets, nb::list tags, const std::string& name, int priority, bool pull,
               bool inline_ok, nb::object payload) {
   const Entered scope;
-  Ends ends = ends_of(gradients, targets);
-  check_fits(route, ends);
-  ExchangeRef made = made_for(ends, pull, payload);
+  std::vector<plan::Array> from;
+  std::vector<std::vector<plan::Array>> to;
+  for (nb::handle array : gradients) from.push_back(as_array(array).array);
+  for (nb::handle some : targets) {
+    to.emplace_back();
+    for (nb::handle array : some) to.back().push_back(as_array(array).array);
+  }
+  check_fits(route, from, to);
+  auto made = std::make_shared<kvstore::Exchange>();
+  made->push = !from.empty();
+  made->pull = pull;
+  made->payload = hold(payload);
   std::vector<plan::Array> written;
-  for (const auto& some : ends.to) written.insert(written.end(), some.begin(), some.end());
-  auto reads = ends.from;
-  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, std::move(ends), name);
+  for (const auto& some : to) written.insert(written.end(), some.begin(), some.end());
+  auto reads = from;
+  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, std::move(from),
+                                             std::move(to), name);
   task->priority = priority;
   task->inline_ok = inline_ok;
   task->site = current_site();
@@ -143,24 +126,6 @@ void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb:
     task->writes.push_back(chunk->tag());
   }
   push_unlocked([&] { plan::engine().push(std::move(task)); });
-}
-
-// The same inside a task that goes on elsewhere, which holds the arrays, and which it ends.
-void begin(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb::list gradients,
-           nb::list targets, bool pull, nb::object payload, const PyCompletion& completion) {
-  const Entered scope;
-  const Ends ends = ends_of(gradients, targets);
-  check_fits(route, ends);
-  ExchangeRef made = made_for(ends, pull, payload);
-  made->done = [ending = completion.ending, ends](std::exception_ptr error) {
-    ending->done(std::move(error));
-  };
-  for (const auto& some : ends.to) {
-    for (const plan::Array& array : some) made->tags.push_back(array.chunk->tag());
-  }
-  add_pieces(*made, route.stops, ends);
-  Unlocked unlocked;
-  lane->submit(made);
 }
 
 // An exchange that failed, for whoever ends it by other means.
@@ -266,7 +231,6 @@ void bind_worker(nb::module_& m) {
                               hold(keep));
            })
       .def("exchange", exchange)
-      .def("begin", begin)
       .def("retire",
            [](WorkerLane& lane, const WorkerBoardRef& board) {
              return words_of(lane, board, true);

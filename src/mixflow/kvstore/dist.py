@@ -89,12 +89,6 @@ def _store(
 Group = list[tuple[Key, Any, Sequence[Any]]]
 
 
-def _ends(group: Group) -> tuple[list[Any], list[list[Any]]]:
-    """The gradients of an exchange, and by key the arrays that it fills."""
-    gradients = [merged for _, merged, _ in group if merged is not None]
-    return gradients, [list(outs) for _, _, outs in group]
-
-
 class Detour:
     """What an exchange by boards was to do, for when it has to go by messages (`lane.Detour`)."""
 
@@ -215,19 +209,14 @@ class DistKVStore(Member):
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
-            group: Group = [(known, merged, [])]
-            if self._by_boards(f"push {k}", group, priority):
+            if self._by_boards(f"push {k}", [(known, merged, [])], priority):
                 continue
             handle = _rt.core.fresh_handle(merged)
 
-            def send(
-                completion: _rt.Completion, group: Group = group, handle: _rt.Array = handle
-            ) -> None:
-                if not self._late(group, priority, completion):
-                    self._push([(group[0][0], np.from_dlpack(handle))], priority, pull=False)
-                    completion.done()
+            def send(known: Key = known, handle: _rt.Array = handle) -> None:
+                self._push([(known, np.from_dlpack(handle))], priority, pull=False)
 
-            _rt.core.push(send, [merged], [known.tag], f"push {k}", priority, asynchronous=True)
+            _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
 
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
@@ -241,8 +230,7 @@ class DistKVStore(Member):
         for k, o in pairs(key, out):
             known, targets = self._known(k), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
-            group: Group = [(known, None, targets)]
-            if not targets or self._by_boards(f"pull {k}", group, priority):
+            if not targets or self._by_boards(f"pull {k}", [(known, None, targets)], priority):
                 continue
 
             def ask(known: Key = known) -> Call:
@@ -251,7 +239,7 @@ class DistKVStore(Member):
                     "pull", lambda client, now: client.pull(slices, now, priority=priority)
                 )
 
-            self._receive(f"pull {k}", group, ask, priority)
+            self._receive(f"pull {k}", [], [(known, targets)], ask, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """`push`, then `pull` into `out` (or back into `value`), in one round trip.
@@ -278,23 +266,18 @@ class DistKVStore(Member):
         for number, group in enumerate(in_groups(found, sizes, *limits)):
             self._exchange([k for k, _ in group], [one for _, one in group], priority - number)
 
-    def _route(self, group: Group) -> Any:
-        """How an exchange goes by boards now; None: by messages."""
-        if self._link.lane is None or self._compression is not None or self._rate_changed():
-            return None
-        route = self._link.route(tuple(known for known, _, _ in group))
-        return None if any_sparse([list(outs) for _, _, outs in group]) else route
-
     def _by_boards(self, name: str, group: Group, priority: int) -> bool:
         """Pushes and pulls some keys by boards; False where they have to go by messages."""
-        route = self._route(group)
-        if route is None:
+        if self._compression is not None or self._rate_changed():
+            return False
+        route = self._link.route(tuple(known for known, _, _ in group))
+        targets = [list(outs) for _, _, outs in group]
+        if route is None or any_sparse(targets):
             return False
         assert self._link.lane is not None
-        gradients, targets = _ends(group)
         self._link.lane.exchange(
             route,
-            gradients,
+            [merged for _, merged, _ in group if merged is not None],
             targets,
             [known.tag for known, _, _ in group],
             name,
@@ -303,20 +286,6 @@ class DistKVStore(Member):
             sum(known.nbytes for known, _, _ in group) <= BOARD_INLINE_BYTES,
             Detour(group, priority),
         )
-        return True
-
-    def _late(self, group: Group, priority: int, completion: _rt.Completion) -> bool:
-        """The same inside an exchange's task: boards may have been opened since it was asked for.
-
-        Whoever asks for many steps at once asks for all before the first one has opened a board.
-        """
-        route = self._route(group)
-        if route is None:
-            return False
-        assert self._link.lane is not None
-        gradients, targets = _ends(group)
-        detour = Detour(group, priority)
-        self._link.lane.begin(route, gradients, targets, any(targets), detour, completion)
         return True
 
     def _exchange(self, keys: list[Any], group: Group, priority: int) -> None:
@@ -330,7 +299,8 @@ class DistKVStore(Member):
         def ask() -> Call:
             return self._push([(k, np.from_dlpack(h)) for k, h in handles], priority, pull=True)
 
-        self._receive(name, group, ask, priority)
+        reads = [merged for _, merged, _ in group]
+        self._receive(name, reads, [(known, outs) for known, _, outs in group], ask, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """`init`, then `pull`."""
@@ -409,9 +379,16 @@ class DistKVStore(Member):
             found[piece.name] = Gradient((), code, self._compression.code)
         return found
 
-    def _receive(self, name: str, group: Group, ask: Callable[[], Call], priority: int) -> None:
+    def _receive(
+        self,
+        name: str,
+        reads: list[NDArray],
+        targets: list[tuple[Key, Any]],
+        ask: Callable[[], Call],
+        priority: int,
+    ) -> None:
         """A task that asks, and ends when the answer stands in the targets of its keys."""
-        arrays = [(known, target) for known, _, outs in group for target in outs]
+        arrays = [(known, target) for known, some in targets for target in some]
         handles = [
             (known, _rt.core.fresh_handle(target))
             for known, target in arrays
@@ -419,7 +396,7 @@ class DistKVStore(Member):
         ]
         sparse = [(k, target) for k, target in arrays if isinstance(target, RowSparseNDArray)]
         writes = [getattr(target, "tag", target) for _, target in arrays]
-        writes += [known.tag for known, _, _ in group]
+        writes += [known.tag for known, _ in targets]
 
         def start(completion: _rt.Completion) -> None:
             def finish(call: Call) -> None:
@@ -429,18 +406,17 @@ class DistKVStore(Member):
                     _store(ticket.values, handles, sparse)
                 completion.done(ticket.error or None)
 
-            if not self._late(group, priority, completion):
-                ask().then(finish)
+            ask().then(finish)
 
         _rt.core.push(
             start,
-            [merged for _, merged, _ in group if merged is not None],
+            reads,
             writes,
             name,
             priority,
             asynchronous=True,
             # What is there already goes on its way at once, if that takes next to no time.
-            inline_ok=sum(known.nbytes for known, _, _ in group) <= INLINE_BYTES,
+            inline_ok=sum(known.nbytes for known, _ in targets) <= INLINE_BYTES,
         )
 
     # -- settings

@@ -208,10 +208,6 @@ class Lane:
         """Pushes an engine task that goes by a route; see the core's `WorkerLane.exchange`."""
         self._native.exchange(*arguments)
 
-    def begin(self, *arguments: Any) -> None:
-        """Starts an exchange inside an engine task; see the core's `WorkerLane.begin`."""
-        self._native.begin(*arguments)
-
     def close(self) -> None:
         """Ends its threads; exchanges under way fail. Safe to call twice."""
         self._native.close()
