@@ -32,7 +32,7 @@ def run(folder, kind, kill=None, workers=2, servers=1, more=()):
     return job.events, ends(folder, workers)
 
 
-@pytest.mark.parametrize("kind", ["replaced", "added", "updated"])
+@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead"])
 def test_a_steady_job_goes_by_boards(tmp_path, kind):
     # All of it is over within a second: one stop could send the rest by messages.
     _, found = run(tmp_path, kind, workers=3, servers=2, more=["20"])
@@ -42,7 +42,7 @@ def test_a_steady_job_goes_by_boards(tmp_path, kind):
         assert end["by_boards"] > 2 * STEPS
 
 
-@pytest.mark.parametrize("kind", ["replaced", "added", "updated"])
+@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead"])
 @pytest.mark.parametrize("victim", ["worker1", "server0"])
 @pytest.mark.parametrize("number", range(COUNT))
 def test_whoever_is_killed_every_step_counts_once(tmp_path, kind, victim, number):

@@ -406,7 +406,8 @@ def test_a_snapshot_holds_no_code_and_waits_for_the_program(tmp_path):
         assert not pushed(one, range(3))
     (captured,) = server.capture.done
     snapshot.write_shard(tmp_path, "server0", captured)
-    index = {"number": 3, "servers": ["server0"], "num_workers": 2, "policy": "dist_sync"}
+    index = {"number": 3, "servers": ["server0"], "workers": [0, 1], "num_workers": 2}
+    index |= {"policy": "dist_sync"}
     snapshot.write_index(tmp_path, index)
     code = sent(own_support.Momentum()).value["code"]
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
