@@ -1,9 +1,10 @@
 // Boards under stress: a server's desk and the lanes of its workers as threads of one process, so
 // that the thread sanitizer sees both sides of every word and of every byte.
 //
-// `Post` stands in for messages: it takes what boards do not, and whatever comes by it ends the board
-// that is open, as in `mixflow/kvstore/lanes.py`. Boards are closed at random, servers begin anew,
-// workers lose their patience; every value that is read is the sum of its round, and no round is lost.
+// `Post` stands in for messages: it takes what boards do not, and whatever comes by it ends the
+// board that is open, as in `mixflow/kvstore/lanes.py`. Boards are closed at random, servers begin
+// anew, workers lose their patience; every value that is read is the sum of its round, and no round
+// is lost.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -100,9 +101,7 @@ struct Post {
   bool over = false;
   int alarm[2];
 
-  Post() {
-    check(pipe2(alarm, O_NONBLOCK) == 0, "pipe");
-  }
+  Post() { check(pipe2(alarm, O_NONBLOCK) == 0, "pipe"); }
   void wake() { EXPECT(write(alarm[1], "x", 1) == 1 || errno == EAGAIN); }
   void send(const std::vector<Part>& parts) {
     {
@@ -349,7 +348,8 @@ class Worker {
       desk_ = lane_->add_desk(offer.desk.get(), number_, channel_, offer.desk);
       desk_memory_ = offer.desk;
     }
-    set_board(lane_->open(desk_, Layout(plan.sizes, kWorkers), offer.board.get(), number_, offer.board));
+    set_board(
+        lane_->open(desk_, Layout(plan.sizes, kWorkers), offer.board.get(), number_, offer.board));
   }
 
   std::unique_ptr<Under> begin(size_t group) {
