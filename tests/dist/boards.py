@@ -2,8 +2,8 @@
 
 The sum of a step replaces the value ('replaced'); or an optimizer adds it in Python ('added'); or
 one that the server's core runs takes it ('updated'), with a momentum of 1 and a schedule, so that
-all numbers are whole and a lost or repeated update, state or rate shows. 'ahead' is 'added', but ten
-steps are asked for at once, and only the last one of them is read.
+all numbers are whole and a lost or repeated update, state or rate shows. 'ahead' is 'added', but
+ten steps are asked for at once, and only the last one of them is read.
 
     boards.py STEPS OUT_FOLDER replaced|added|updated|ahead [PATIENCE]
 

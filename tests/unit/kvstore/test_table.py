@@ -206,7 +206,8 @@ def test_the_bound_holds_in_random_schedules(block):
 
 def test_a_looser_rule_than_the_table_s_would_be_caught(monkeypatch):
     """The check above can fail: a server that forgot the tables' bounds breaks it."""
-    monkeypatch.setattr("mixflow.kvstore.rules.Rules.of", lambda self, name: (Async(), Add()))
+    never = lambda self, name: (Async(), Add())  # noqa: E731
+    monkeypatch.setattr("mixflow.kvstore.rules.Rules.of", never)
     with pytest.raises(AssertionError):
         for seed in range(200):
             TableRun(seed)
