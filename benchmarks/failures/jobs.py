@@ -27,9 +27,9 @@ import psutil
 from kinds import KINDS, SNAPSHOT_STEPS, STEPS, Kind, Run
 
 from mixflow.files import write_atomically
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.plan import SnapshotOptions
+from mixflow.kvstore.server.plan import SnapshotOptions
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
@@ -268,8 +268,8 @@ def new_node(cluster: Any) -> Any:
 
 def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """A job on the cluster; its first server and workers lie on a node that is then removed."""
-    from mixflow.kvstore.places import Room
-    from mixflow.kvstore.ray_cluster import RaySpawner
+    from mixflow.kvstore.job.places import Room
+    from mixflow.kvstore.job.ray_cluster import RaySpawner
 
     # Only the node that goes has room for both workers; the first server is placed there too.
     doomed = new_node(cluster)

@@ -40,15 +40,15 @@ from workloads import WORKLOADS, sizes  # noqa: E402
 import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore import scaling  # noqa: E402
-from mixflow.kvstore.appliers import Optimizing  # noqa: E402
-from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
-from mixflow.kvstore.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
-from mixflow.kvstore.ledger import SharedLedger  # noqa: E402
-from mixflow.kvstore.messages import Configure, Gradient, Init, Push  # noqa: E402
+from mixflow.kvstore.job.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.policy import Async, Bounded, Part, Sync  # noqa: E402
-from mixflow.kvstore.server import Shard  # noqa: E402
+from mixflow.kvstore.protocol.messages import Configure, Gradient, Init, Push  # noqa: E402
+from mixflow.kvstore.protocol.policy import Async, Bounded, Part, Sync  # noqa: E402
+from mixflow.kvstore.server.appliers import Optimizing  # noqa: E402
+from mixflow.kvstore.server.ledger import SharedLedger  # noqa: E402
+from mixflow.kvstore.server.shard import Shard  # noqa: E402
+from mixflow.kvstore.simulation import scaling  # noqa: E402
+from mixflow.kvstore.simulation.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
 from mixflow.optimizer.describe import describe  # noqa: E402
 
 RAW = ROOT / ".bench" / "scaling"

@@ -27,9 +27,9 @@ import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow import datasets  # noqa: E402
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore.appliers import Optimizing  # noqa: E402
-from mixflow.kvstore.policy import Bounded, Policy, Sync  # noqa: E402
-from mixflow.kvstore.simulator import Cluster, Job, Network  # noqa: E402
+from mixflow.kvstore.protocol.policy import Bounded, Policy, Sync  # noqa: E402
+from mixflow.kvstore.server.appliers import Optimizing  # noqa: E402
+from mixflow.kvstore.simulation.simulator import Cluster, Job, Network  # noqa: E402
 from mixflow.optimizer.describe import describe  # noqa: E402
 
 TARGET = HERE.parent / "results" / "scaling" / "convergence.json"

@@ -16,7 +16,7 @@ namespace mixflow::kvstore {
 
 // Where a slice's ledger file takes a value: the head of an area (sequence, bytes of text, where
 // the value begins, rounds and parts beyond that text), the text, the value.
-// `mixflow/kvstore/slice_file.py` says the same.
+// `mixflow/kvstore/server/slice_file.py` says the same.
 struct LedgerPlace {
   char* areas[2] = {nullptr, nullptr};
   int current = 0;  // the area that counts

@@ -2,7 +2,7 @@
 // that the thread sanitizer sees both sides of every word and of every byte.
 //
 // `Post` stands in for messages: it takes what boards do not, and whatever comes by it ends the
-// board that is open, as in `mixflow/kvstore/lanes.py`. Boards are closed at random, servers begin
+// board that is open, as in `mixflow/kvstore/server/lanes.py`. Boards are closed at random, servers begin
 // anew, workers lose their patience; every value that is read is the sum of its round, and no round
 // is lost.
 #include <fcntl.h>

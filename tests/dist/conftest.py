@@ -9,7 +9,7 @@ import pytest
 import survivors
 from jobs_support import JOB_SECONDS, until
 
-from mixflow.kvstore import control, registry
+from mixflow.kvstore.job import control, registry
 
 HERE = Path(__file__).parent
 #: Of a test, unless the command names one: its job's own deadline comes first, and says more.

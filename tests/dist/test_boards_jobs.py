@@ -12,7 +12,7 @@ import pytest
 from jobs_support import COUNT, JOB_SECONDS, STORE_SECONDS, beside, ends, progressed
 
 from mixflow import _rt
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")

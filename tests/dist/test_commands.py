@@ -22,7 +22,7 @@ from jobs_support import (
     until,
 )
 
-from mixflow.kvstore import registry
+from mixflow.kvstore.job import registry
 
 pytest.importorskip("zmq")
 

@@ -10,8 +10,8 @@ import pytest
 from commands_support import start
 from jobs_support import gone, until
 
-from mixflow.kvstore.cluster import LocalSpawner
-from mixflow.kvstore.spawner import MemoryFolder
+from mixflow.kvstore.job.cluster import LocalSpawner
+from mixflow.kvstore.job.spawner import MemoryFolder
 
 pytest.importorskip("zmq")
 #: A worker as many start theirs: a script whose last word is not its program.

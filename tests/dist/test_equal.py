@@ -9,7 +9,7 @@ import pytest
 from jobs_support import JOB_SECONDS, STORE_SECONDS
 
 import mixflow as mx
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")

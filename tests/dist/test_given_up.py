@@ -8,7 +8,7 @@ import psutil
 import pytest
 from jobs_support import COUNTER, counted, until
 
-from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner
+from mixflow.kvstore.job.cluster import Job, JobOptions, LocalSpawner
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -51,7 +51,7 @@ from pathlib import Path
 while not Path(os.environ["FOLDER"], "steps0").exists():
     time.sleep(0.01)
 family = psutil.Process(os.getppid()).children()
-server = next(p for p in family if "mixflow.kvstore.serve" in p.cmdline())
+server = next(p for p in family if "mixflow.kvstore.job.serve" in p.cmdline())
 os.kill(server.pid, {int(signal.SIGKILL)})
 os._exit(3)
 """

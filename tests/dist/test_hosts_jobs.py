@@ -18,7 +18,7 @@ from jobs_support import (
     until,
 )
 
-from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner
+from mixflow.kvstore.job.cluster import Job, JobOptions, LocalSpawner
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -35,7 +35,7 @@ def mergers(job):
     """Those of this job: other jobs of the machine have some too."""
     found = set()
     for process in psutil.process_iter(["cmdline"]):
-        if "mixflow.kvstore.serve_host" in (process.info["cmdline"] or []):
+        if "mixflow.kvstore.host.serve_host" in (process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("MIXFLOW_JOB_TOKEN") == job.rendezvous.token:
                     found.add(process.pid)

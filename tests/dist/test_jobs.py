@@ -22,9 +22,9 @@ from jobs_support import (
 
 from mixflow.cli import main
 from mixflow.errors import MixflowError, ParamError
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Async
+from mixflow.kvstore.protocol.policy import Async
 from mixflow.kvstore.transport.faults import Faults
 
 pytest.importorskip("zmq")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from jobs_support import JOB_SECONDS, STORE_SECONDS
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Backup
+from mixflow.kvstore.protocol.policy import Backup
 
 pytest.importorskip("zmq")
 PROGRAM = str(Path(__file__).with_name("late.py"))

@@ -14,7 +14,7 @@ from commands_support import start
 from jobs_support import COUNT, COUNTER, STORE_SECONDS, gone, progressed, until
 
 from mixflow.cli import main
-from mixflow.kvstore import snapshot
+from mixflow.kvstore.server import snapshot
 
 pytest.importorskip("zmq")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from jobs_support import FIT, JOB_SECONDS, STORE_SECONDS, beside, progressed, until
 
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.plan import SnapshotOptions
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions
 
 #: A step of the fourth of five epochs, as `fit.py` counts.
 LATE = 49

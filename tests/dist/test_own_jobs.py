@@ -9,11 +9,11 @@ import gate
 import pytest
 from jobs_support import beside, ends, progressed, until
 
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
+from mixflow.kvstore.job.spawner import LocalSpawner
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.plan import SnapshotOptions
-from mixflow.kvstore.spawner import LocalSpawner
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions
 
 pytest.importorskip("zmq")
 pytest.importorskip("cloudpickle")

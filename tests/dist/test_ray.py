@@ -35,12 +35,13 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 import mixflow as mx  # noqa: E402
 from mixflow.errors import MixflowError, ParamError  # noqa: E402
-from mixflow.kvstore import places, ray_cluster, registry, snapshot  # noqa: E402
-from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
+from mixflow.kvstore.job import places, ray_cluster, registry  # noqa: E402
+from mixflow.kvstore.job.cluster import Job, JobOptions  # noqa: E402
+from mixflow.kvstore.job.places import Room  # noqa: E402
+from mixflow.kvstore.job.ray_cluster import RaySpawner  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.places import Room  # noqa: E402
-from mixflow.kvstore.plan import SnapshotOptions  # noqa: E402
-from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
+from mixflow.kvstore.server import snapshot  # noqa: E402
+from mixflow.kvstore.server.plan import SnapshotOptions  # noqa: E402
 from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
 FULL = bool(os.environ.get("MIXFLOW_FULL_COUNTS"))

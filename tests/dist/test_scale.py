@@ -22,9 +22,9 @@ from jobs_support import (
 from test_snapshots import counting, fitted, run, what
 
 from mixflow.errors import ParamError
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.plan import SnapshotOptions
-from mixflow.kvstore.rendezvous import Roll
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions
+from mixflow.kvstore.transport.rendezvous import Roll
 
 pytest.importorskip("zmq")
 

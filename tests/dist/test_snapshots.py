@@ -20,11 +20,11 @@ from jobs_support import (
     until,
 )
 
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
+from mixflow.kvstore.job.spawner import LocalSpawner
 from mixflow.kvstore.options import StoreOptions, policy_of
-from mixflow.kvstore.plan import SnapshotOptions
-from mixflow.kvstore.spawner import LocalSpawner
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions
 
 
 def counting(folder, steps=30, name="dist_sync", hosts=1, servers=2, pause=0.02, **options):

@@ -9,7 +9,7 @@ import gate
 import pytest
 from jobs_support import COUNTER, JOB_SECONDS, beside, progressed, until
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")

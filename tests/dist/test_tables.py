@@ -9,9 +9,9 @@ import gate
 import pytest
 from jobs_support import JOB_SECONDS, STORE_SECONDS
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Bounded
+from mixflow.kvstore.protocol.policy import Bounded
 
 pytest.importorskip("zmq")
 TABLER = str(Path(__file__).with_name("tabler.py"))

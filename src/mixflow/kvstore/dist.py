@@ -22,7 +22,6 @@ from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
 from ..optimizer.own import is_own
-from . import lease, program, row_gradients, states
 from .base import (
     FAR_BYTES,
     FIRST_BYTES,
@@ -35,14 +34,17 @@ from .base import (
     pulled,
     row_requests,
 )
-from .client import Ticket
-from .compression import Compression
 from .local import LocalKVStore
-from .member import Member
-from .messages import Array, Gradient
-from .row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
-from .sharding import Entry
+from .protocol import program, row_gradients
+from .protocol.client import Ticket
+from .protocol.compression import Compression
+from .protocol.messages import Array, Gradient
+from .protocol.sharding import Entry
+from .server import states
 from .transport.zeromq import Call
+from .worker import lease
+from .worker.member import Member
+from .worker.row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
 
 #: Bytes of a key up to which the caller's own thread sends it.
 INLINE_BYTES = 1 << 20

@@ -6,10 +6,10 @@ import numpy as np
 
 import mixflow as mx
 from mixflow import _rt
-from mixflow.kvstore.foreseen import Foreseen
-from mixflow.kvstore.lanes import Opened as Board
-from mixflow.kvstore.messages import Opened
-from mixflow.kvstore.slots import Memory
+from mixflow.kvstore.protocol.foreseen import Foreseen
+from mixflow.kvstore.protocol.messages import Opened
+from mixflow.kvstore.server.lanes import Opened as Board
+from mixflow.kvstore.server.slots import Memory
 from mixflow.kvstore.transport.lane import Lane
 from mixflow.kvstore.transport.segments import Leased
 

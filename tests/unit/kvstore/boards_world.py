@@ -7,12 +7,12 @@ import numpy as np
 from boards_support import PlacedMemory, TwinDesk, lane_of
 
 import mixflow as mx
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.client import Client
-from mixflow.kvstore.messages import Ask, Init, Opened
-from mixflow.kvstore.policy import Sync
-from mixflow.kvstore.server import Add, Assign, Shard
-from mixflow.kvstore.sharding import Entry, Slice
+from mixflow.kvstore.protocol.client import Client
+from mixflow.kvstore.protocol.messages import Ask, Init, Opened
+from mixflow.kvstore.protocol.policy import Sync
+from mixflow.kvstore.protocol.sharding import Entry, Slice
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Add, Assign, Shard
 from mixflow.optimizer.describe import describe
 
 #: Rounds that an optimizer foresees.

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.compression import decode
 from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.server import Shard
-from mixflow.kvstore.sharding import Directory
-from mixflow.kvstore.simulator import Network
+from mixflow.kvstore.protocol.compression import decode
+from mixflow.kvstore.protocol.sharding import Directory
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Shard
+from mixflow.kvstore.simulation.simulator import Network
 from mixflow.kvstore.transport.zeromq import Server
 
 #: Of a job.

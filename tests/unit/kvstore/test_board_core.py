@@ -13,7 +13,7 @@ import pytest
 import mixflow as mx
 from mixflow import _rt
 from mixflow.dtype import code
-from mixflow.kvstore.slice_file import HEADER, SliceFile
+from mixflow.kvstore.server.slice_file import HEADER, SliceFile
 from mixflow.kvstore.transport.boards import address_of
 
 pytestmark = pytest.mark.skipif(

@@ -5,8 +5,8 @@ from boards_support import PlacedMemory, TwinDesk, TwinLane, Words
 from boards_world import Torn, World, assert_all_counted_once
 
 from mixflow import _rt
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.lanes import Lanes
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.lanes import Lanes
 from mixflow.kvstore.transport.lane import Lane
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from mixflow import _rt
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
 from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.options import StoreOptions, policy_of
-from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.transport.faults import Faults
 
 pytest.importorskip("zmq")

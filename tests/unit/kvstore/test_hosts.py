@@ -10,12 +10,13 @@ from store_support import SECONDS, on_threads, shard_of, together, until
 
 import mixflow as mx
 from mixflow.errors import MixflowError
-from mixflow.kvstore.client import Ticket
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.host import HostMerger, address_of
-from mixflow.kvstore.merger import Merger
-from mixflow.kvstore.merging import Sum
-from mixflow.kvstore.messages import (
+from mixflow.kvstore.host.host_merger import HostMerger, address_of
+from mixflow.kvstore.host.merger import Merger
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.protocol.client import Ticket
+from mixflow.kvstore.protocol.merging import Sum
+from mixflow.kvstore.protocol.messages import (
     Applied,
     Enter,
     Failed,
@@ -28,8 +29,7 @@ from mixflow.kvstore.messages import (
     Unknown,
     Values,
 )
-from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Async, Backup, Bounded, Part, Sync
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Part, Sync
 from mixflow.kvstore.transport.faults import Faults
 from mixflow.kvstore.transport.zeromq import Server
 

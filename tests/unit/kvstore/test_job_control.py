@@ -8,8 +8,8 @@ from test_registry import StoodIn, card
 from mixflow.cli import main
 from mixflow.errors import FormatError, MixflowError
 from mixflow.files import lock, unlock
-from mixflow.kvstore import detached, registry, running
-from mixflow.kvstore.control import Control, ControlClient, open_control
+from mixflow.kvstore.job import detached, registry, running
+from mixflow.kvstore.job.control import Control, ControlClient, open_control
 
 pytest.importorskip("zmq")
 
@@ -86,7 +86,7 @@ class Silent:
 
 @pytest.fixture
 def silent(monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.2)
     made = Silent()
     yield made
     made.at.close()
@@ -110,9 +110,9 @@ class Mute(Control):
 
 
 def test_a_job_that_is_asked_to_stop_has_ended_when_its_coordinator_has(place, monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(
-        "mixflow.kvstore.rendezvous.Rendezvous._answer", lambda s, r: s.roll.answer(r)
+        "mixflow.kvstore.transport.rendezvous.Rendezvous._answer", lambda s, r: s.roll.answer(r)
     )
     claim = registry.Claim("a")
     at = open_control(Mute(StoodIn(), "a"), "127.0.0.1")

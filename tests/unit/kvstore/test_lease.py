@@ -9,9 +9,9 @@ from store_support import SECONDS, job, together, until
 
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
-from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.messages import (
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.protocol.messages import (
     Ask,
     Configure,
     Deposit,
@@ -28,10 +28,10 @@ from mixflow.kvstore.messages import (
     Report,
     Values,
 )
-from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Async, Bounded, Part, Sync
-from mixflow.kvstore.server import Memory, Shard
-from mixflow.kvstore.snapshot import Capture
+from mixflow.kvstore.protocol.policy import Async, Bounded, Part, Sync
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Memory, Shard
+from mixflow.kvstore.server.snapshot import Capture
 from mixflow.kvstore.transport.faults import Faults
 from mixflow.optimizer.describe import describe
 

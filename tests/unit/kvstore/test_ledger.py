@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mixflow.errors import FileError, FormatError
-from mixflow.kvstore.ledger import SharedLedger
-from mixflow.kvstore.policy import Part, Progress
-from mixflow.kvstore.slice_file import HEADER, SliceFile
+from mixflow.kvstore.protocol.policy import Part, Progress
+from mixflow.kvstore.server.ledger import SharedLedger
+from mixflow.kvstore.server.slice_file import HEADER, SliceFile
 
 
 def progress(version):
@@ -86,8 +86,8 @@ def test_damaged_files_are_an_error_of_ours(tmp_path, damage):
 
 CHILD = """
 import sys, numpy as np
-from mixflow.kvstore.ledger import SharedLedger
-from mixflow.kvstore.policy import Progress
+from mixflow.kvstore.server.ledger import SharedLedger
+from mixflow.kvstore.protocol.policy import Progress
 ledger, step = SharedLedger(sys.argv[1]), 0
 while True:
     step += 1

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from mixflow.errors import MixflowError
-from mixflow.kvstore import host
+from mixflow.kvstore.host import host_merger as host
 
 pytest.importorskip("zmq")
 

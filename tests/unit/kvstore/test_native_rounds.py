@@ -11,9 +11,9 @@ import mixflow as mx
 from mixflow import _rt
 from mixflow.dtype import code
 from mixflow.errors import MXNetError
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.foreseen import ROUNDS
-from mixflow.kvstore.ledger import SharedLedger
+from mixflow.kvstore.protocol.foreseen import ROUNDS
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.ledger import SharedLedger
 from mixflow.kvstore.transport.boards import _update, address_of
 from mixflow.optimizer import Updater
 from mixflow.optimizer.describe import describe

@@ -12,15 +12,25 @@ from store_support import SECRET, job, together
 
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
-from mixflow.kvstore import policy, program, snapshot, states
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Place, Pull, Push, PutStates
-from mixflow.kvstore.policy import Part
-from mixflow.kvstore.program import pack
-from mixflow.kvstore.server import Shard
-from mixflow.kvstore.sharding import Directory, Entry, Slice
-from mixflow.kvstore.slots import Memory
-from mixflow.kvstore.snapshot import Capture, Snapshot
+from mixflow.kvstore.protocol import policy, program
+from mixflow.kvstore.protocol.messages import (
+    Configure,
+    Failed,
+    Gradient,
+    Init,
+    Place,
+    Pull,
+    Push,
+    PutStates,
+)
+from mixflow.kvstore.protocol.policy import Part
+from mixflow.kvstore.protocol.program import pack
+from mixflow.kvstore.protocol.sharding import Directory, Entry, Slice
+from mixflow.kvstore.server import snapshot, states
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Shard
+from mixflow.kvstore.server.slots import Memory
+from mixflow.kvstore.server.snapshot import Capture, Snapshot
 from mixflow.optimizer.own import is_own
 
 pytest.importorskip("zmq")

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from mixflow.errors import MixflowError
-from mixflow.kvstore import ray_job
+from mixflow.kvstore.job import ray_job
 
 
 @pytest.mark.parametrize("error, text", [(MixflowError("[launch] no"), "no"), (OSError(28), "28")])

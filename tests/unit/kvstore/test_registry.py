@@ -8,8 +8,8 @@ import pytest
 
 from mixflow.cli import main
 from mixflow.errors import FileError, FormatError, MixflowError, ParamError, UnknownNameError
-from mixflow.kvstore import detached, registry
-from mixflow.kvstore.control import Control, ControlClient, open_control
+from mixflow.kvstore.job import detached, registry
+from mixflow.kvstore.job.control import Control, ControlClient, open_control
 
 pytest.importorskip("zmq")
 
@@ -169,7 +169,7 @@ def test_what_a_control_endpoint_answers(control):
 
 
 def test_strangers_get_no_answer(control, monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.2)
     guess = {**control.card, "token": "guess"}
     with ControlClient(guess) as client, pytest.raises(MixflowError, match="got nothing"):
         client.scale(5, 1)
@@ -201,7 +201,7 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
     assert main(["status", "ended"]) == 0
     assert "has ended with code 7 it broke" in capsys.readouterr().out
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.1)
+        patch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.1)
         assert main(["jobs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "runs" in lines[1] and "auto, detached" in lines[1]
@@ -210,7 +210,7 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
 
 
 def test_nobody_waits_for_a_coordinator_that_is_gone(monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 1e6)
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 1e6)
     claim = registry.Claim("a")
     claim.write(card("a", detached=True))
     claim.end(keep=True)
@@ -222,7 +222,7 @@ def test_nobody_waits_for_a_coordinator_that_is_gone(monkeypatch):
 
 
 def test_a_job_that_was_over_before_it_was_asked_has_begun_or_not(monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.control.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.1)
     for begun in (True, False):
         claim = registry.Claim("quick")
         said = {"code": 3, "said": "it broke", "begun": begun}
@@ -236,7 +236,7 @@ def test_a_job_that_was_over_before_it_was_asked_has_begun_or_not(monkeypatch):
 
 
 def test_newcomers_get_the_part_of_the_data_that_fewest_have():
-    from mixflow.kvstore.rendezvous import Roll
+    from mixflow.kvstore.transport.rendezvous import Roll
 
     roll = Roll(3, 1, {})
     assert [roll.share_of(rank) for rank in range(3)] == [0, 1, 2]

@@ -9,8 +9,8 @@ import pytest
 
 import mixflow as mx
 from mixflow.errors import MixflowError
-from mixflow.kvstore.rendezvous import Enquirer, Rendezvous, Roll
 from mixflow.kvstore.transport.doorkeeper import proof
+from mixflow.kvstore.transport.rendezvous import Enquirer, Rendezvous, Roll
 from mixflow.kvstore.utilisation import Collector
 
 zmq = pytest.importorskip("zmq")

@@ -10,12 +10,12 @@ import pytest
 from mixflow import simulate
 from mixflow.cli import main
 from mixflow.errors import FormatError, MixflowError, ParamError
-from mixflow.kvstore.cores import Processor
-from mixflow.kvstore.costs import Cost, Costs, Spread, Workload, read
-from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
-from mixflow.kvstore.scaling import Scenario, Thread, build
-from mixflow.kvstore.scaling import simulate as run
-from mixflow.kvstore.simulator import Network, World
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.simulation.cores import Processor
+from mixflow.kvstore.simulation.costs import Cost, Costs, Spread, Workload, read
+from mixflow.kvstore.simulation.scaling import Scenario, Thread, build
+from mixflow.kvstore.simulation.scaling import simulate as run
+from mixflow.kvstore.simulation.simulator import Network, World
 
 FREE = Costs()
 NET = Network(latency=0.0, bandwidth=1e6)
@@ -311,7 +311,7 @@ def test_mistakes_of_the_command_are_one_line(command, tmp_path):
 def test_the_spread_has_the_mean_that_is_reckoned_with():
     import random
 
-    from mixflow.kvstore.scaling import mean_seconds
+    from mixflow.kvstore.simulation.scaling import mean_seconds
 
     spread, chance = Spread(0.3, 0.1, 4.0), random.Random(0)
     draws = [spread.draw(chance) for _ in range(20_000)]

@@ -11,12 +11,12 @@ import pytest
 from test_snapshot import saved
 
 from mixflow.errors import FileError, FormatError, ParamError
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.cluster import Job, JobOptions
-from mixflow.kvstore.plan import SnapshotOptions, SnapshotPlan
-from mixflow.kvstore.policy import Progress, Sync
-from mixflow.kvstore.pulse import Pulse
-from mixflow.kvstore.snapshot import Captured, Record, Snapshot
+from mixflow.kvstore.job.cluster import Job, JobOptions
+from mixflow.kvstore.protocol.policy import Progress, Sync
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions, SnapshotPlan
+from mixflow.kvstore.server.snapshot import Captured, Record, Snapshot
+from mixflow.kvstore.worker.pulse import Pulse
 
 ODD = [None, True, -1, 1 << 70, 1.5, float("nan"), "", "x", [], [[1]], {}, {"a": 1}]
 

@@ -16,10 +16,12 @@ from test_parts import MESSAGES
 
 import mixflow as mx
 from mixflow.errors import FormatError
-from mixflow.kvstore import registry, snapshot, wire
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.messages import Done, Enter, Join, Pull
+from mixflow.kvstore.job import registry
 from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.protocol import wire
+from mixflow.kvstore.protocol.messages import Done, Enter, Join, Pull
+from mixflow.kvstore.server import snapshot
 from mixflow.kvstore.transport import parcels
 from mixflow.kvstore.transport.doorkeeper import present
 from mixflow.kvstore.transport.zeromq import Server

@@ -10,10 +10,10 @@ from store_support import SECONDS, job, together
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.messages import Ask, Gradient, Init, Join, Leave, Push, Report
-from mixflow.kvstore.policy import Async, Part, Sync
-from mixflow.kvstore.server import Add, Memory, Shard
-from mixflow.kvstore.tenures import Change, changes_of
+from mixflow.kvstore.protocol.messages import Ask, Gradient, Init, Join, Leave, Push, Report
+from mixflow.kvstore.protocol.policy import Async, Part, Sync
+from mixflow.kvstore.protocol.tenures import Change, changes_of
+from mixflow.kvstore.server.shard import Add, Memory, Shard
 
 
 def push(worker, step, keys=("a", "b")):

@@ -14,7 +14,7 @@ from mixflow.cli import main
 from mixflow.errors import ParamError
 from mixflow.kvstore import utilisation as use
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.rendezvous import Enquirer, Rendezvous, Roll
+from mixflow.kvstore.transport.rendezvous import Enquirer, Rendezvous, Roll
 
 pytest.importorskip("zmq")
 pytest.importorskip("psutil")

@@ -14,9 +14,9 @@ import numpy as np
 
 from ... import _rt
 from ...dtype import code
-from ..foreseen import Foreseen
-from ..lanes import Opened as Board
-from ..messages import Array, Opened
+from ..protocol.foreseen import Foreseen
+from ..protocol.messages import Array, Opened
+from ..server.lanes import Opened as Board
 from .local import Channel
 from .segments import BIG_BYTES, Blocks
 

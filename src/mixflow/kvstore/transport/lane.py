@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ... import _rt
-from ..client import Client, Ticket
-from ..messages import Array, Gradient, Opened
-from ..policy import Part
-from ..sharding import Entry
+from ..protocol.client import Client, Ticket
+from ..protocol.messages import Array, Gradient, Opened
+from ..protocol.policy import Part
+from ..protocol.sharding import Entry
 from .boards import BELLS, address_of
 from .segments import Leased
 

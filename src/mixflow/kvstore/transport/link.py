@@ -22,8 +22,8 @@ import numpy as np
 
 from ...errors import FormatError, MixflowError
 from ...extras import load
-from ..client import Client, Ticket
-from ..messages import Applied, Array, Message, Opened, Push, Received
+from ..protocol.client import Client, Ticket
+from ..protocol.messages import Applied, Array, Message, Opened, Push, Received
 from . import boards, local, parcels
 from .doorkeeper import present
 from .faults import Faults, Mangler

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from ...errors import FormatError
 from ...extras import load
-from ..lanes import Desk
-from ..merging import Arena
-from ..messages import Applied, Fetch, Message, Received, Replicate
+from ..protocol.merging import Arena
+from ..protocol.messages import Applied, Fetch, Message, Received, Replicate
+from ..server.lanes import Desk
 from . import boards, local, parcels
 from .doorkeeper import Doorkeeper
 from .faults import Faults, Mangler
