@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,7 +148,8 @@ def draw_paper(path: Path, rows: list[dict], convergence: dict, lines: list[str]
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 5.6))
+    lines = [part for line in lines for part in textwrap.wrap(line, 150, subsequent_indent="  ")]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2 + 0.16 * len(lines)))
     kinds = {"paper": "paper (GK104 devices)", False: "model, no overlap", True: "model, overlap"}
     for number, (kind, label) in enumerate(kinds.items()):
         own = [r for r in rows if kind == "paper" or r["overlapped"] == kind][:2]
@@ -165,7 +167,8 @@ def draw_paper(path: Path, rows: list[dict], convergence: dict, lines: list[str]
               title="Inception-BN, an eighth of its filters, Fashion-MNIST")  # fmt: skip
     right.legend(fontsize=8)
     right.grid(alpha=0.3)
-    figure.tight_layout(rect=(0, 0.03 * len(lines), 1, 1))
+    under = (0.15 * len(lines) + 0.2) / figure.get_figheight()  # a line takes 0.15 inches
+    figure.tight_layout(rect=(0, under, 1, 1))
     figure.text(0.02, 0.01, "\n".join(lines), fontsize=7, family="monospace")
     figure.savefig(path, dpi=80)
     pyplot.close(figure)

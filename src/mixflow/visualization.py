@@ -306,7 +306,9 @@ def plot_scaling(
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.suptitle(title)
-    figure.tight_layout(rect=(0, 0.035 * len(lines), 1, 1))
+    # A line of 7 points takes 0.15 inches.
+    under = (0.15 * len(lines) + 0.2) / figure.get_figheight()
+    figure.tight_layout(rect=(0, under, 1, 1))
     figure.text(0.02, 0.01, "\n".join(lines), fontsize=7, family="monospace")
     _save(figure, path)
 
