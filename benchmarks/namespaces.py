@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mixflow.kvstore.spawner import LocalProcess, LocalSpawner, start_server, start_worker
+from mixflow.kvstore.job.spawner import LocalProcess, LocalSpawner, start_server, start_worker
 
 CLONE_NEWNET = 0x40000000
 NAME = "mxlink"

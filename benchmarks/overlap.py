@@ -194,7 +194,7 @@ def network(task: dict[str, Any]) -> Iterator[tuple[Any, float]]:
 
 def job(task: dict[str, Any]) -> None:
     """Runs a job; its workers leave their files."""
-    from mixflow.kvstore.cluster import Job, JobOptions
+    from mixflow.kvstore.job.cluster import Job, JobOptions
     from mixflow.kvstore.options import StoreOptions
     from mixflow.kvstore.transport.faults import Faults
 

@@ -36,7 +36,7 @@ def servers_of_job() -> list[str]:
             command = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if parent == os.getppid() and b"mixflow.kvstore.serve" in command:
+        if parent == os.getppid() and b"mixflow.kvstore.job.serve" in command:
             found.append(str(folder))
     return found
 

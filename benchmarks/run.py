@@ -4,8 +4,8 @@
 
 One process per rival and question stays alive; each round asks every rival once, so that a noisy
 neighbour hits all alike. With --case or --without the rows of the others stay as they were. Writes
-JSON rows (benchmarks/results/<question>.json) and prints medians
-and ratios. A ratio above 1 means that ours is faster.
+JSON rows (benchmarks/results/<question>.json) after each case, so that a run that is cut off keeps
+what it has, and prints medians and ratios. A ratio above 1 means that ours is faster.
 """
 
 from __future__ import annotations
@@ -172,9 +172,14 @@ def wanted(case: str, patterns: list[str]) -> bool:
 
 
 def run(
-    question: str, rounds: int, threads: int, without: list[str], patterns: list[str]
+    question: str,
+    rounds: int,
+    threads: int,
+    without: list[str],
+    patterns: list[str],
+    keep: Callable[[list[dict]], None] = lambda rows: None,
 ) -> list[dict]:
-    """Rows of one question."""
+    """Rows of one question; `keep` gets those so far after each case."""
     rivals = [p.stem for p in sorted((HERE / question).glob("*.py")) if p.stem not in without]
     rivals.sort(key=lambda r: r != "ours")
     workers = [Worker(question, r, threads) for r in rivals]
@@ -206,6 +211,7 @@ def run(
                         **facts(threads),
                     }
                 )
+        keep(with_shares(rows))
     for worker in workers:
         worker.close()
     return with_shares(rows)
@@ -227,6 +233,14 @@ def merged(old: list[dict], new: list[dict]) -> list[dict]:
     kept = {(row["case"], row["rival"]): row for row in old}
     kept.update({(row["case"], row["rival"]): row for row in new})
     return list(kept.values())
+
+
+def write(target: Path, rows: list[dict]) -> None:
+    """The rows as a file; what it held stays whole until they are."""
+    target.parent.mkdir(exist_ok=True)
+    fresh = target.with_suffix(".new")
+    fresh.write_text(json.dumps(rows, indent=1) + "\n")
+    fresh.rename(target)
 
 
 def with_shares(rows: list[dict]) -> list[dict]:
@@ -255,12 +269,16 @@ def main() -> None:
     parser.add_argument("--case", action="append", default=[], help="pattern of cases to measure")
     args = parser.parse_args()
     for question in args.questions:
-        rows = run(question, args.rounds, args.threads, args.without, args.case)
         target = HERE / "results" / f"{question}.json"
-        if (args.case or args.without) and target.exists():
-            rows = merged(json.loads(target.read_text()), rows)
-        target.parent.mkdir(exist_ok=True)
-        target.write_text(json.dumps(rows, indent=1) + "\n")
+        old = json.loads(target.read_text()) if target.exists() else []
+
+        def keep(rows: list[dict], old: list[dict] = old, target: Path = target) -> None:
+            write(target, merged(old, rows))
+
+        rows = run(question, args.rounds, args.threads, args.without, args.case, keep)
+        if args.case or args.without:
+            rows = merged(old, rows)
+        write(target, rows)
         print(f"\n## {question}\n\n{update_tables.question_table(rows)}", flush=True)
 
 

@@ -1,6 +1,7 @@
 """Checks the house rules that a machine can check (DESIGN.md sections 2, 9, 10).
 
-- a module imports only from modules on its own line of `LAYERS` or above; no import cycles;
+- a module imports only from modules on its own line of `LAYERS` or above, and inside of a package
+  on its line of `INNER_LAYERS`; no import cycles;
 - third-party packages other than numpy and ml_dtypes are imported inside functions;
 - files under 600 lines, 95 % of functions under 30 lines, lines under 100 columns;
 - every public module, class, function and method has a docstring.
@@ -53,6 +54,22 @@ LAYERS: list[list[str]] = [
     ["cli"],
     ["__init__", "__main__"],
 ]
+#: The same inside of packages that have folders.
+INNER_LAYERS: dict[str, list[list[str]]] = {
+    "kvstore": [
+        ["base"],
+        ["protocol"],
+        ["server"],
+        ["transport"],
+        ["options", "utilisation", "local"],
+        ["host"],
+        ["worker"],
+        ["dist"],
+        ["table"],
+        ["job", "simulation"],
+        ["__init__"],
+    ],
+}
 ALLOWED_PACKAGES = {"numpy", "ml_dtypes"}
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 30
@@ -131,6 +148,18 @@ def resolve(target: str, modules: dict[str, Module]) -> str | None:
     return "__init__" if "__init__" in modules else None
 
 
+def breach_inside(name: str, found: str) -> str:
+    """What is wrong with an import inside of a package by `INNER_LAYERS`, or ''."""
+    package = name.split(".")[0]
+    if package not in INNER_LAYERS or package != found.split(".")[0]:
+        return ""
+    rank = {part: i for i, line in enumerate(INNER_LAYERS[package]) for part in line}
+    here, there = ([*module.split("."), "__init__"][1] for module in (name, found))
+    if unknown := {here, there} - set(rank):
+        return f"'{package}.{min(unknown)}' stands on no line of INNER_LAYERS"
+    return f"{name} imports {found} from above" if rank[there] > rank[here] else ""
+
+
 def check_imports(modules: dict[str, Module]) -> list[str]:
     """Breaches of the layer rule, cycles, and early third-party imports."""
     rank = {name: i for i, line in enumerate(LAYERS) for name in line}
@@ -155,6 +184,8 @@ def check_imports(modules: dict[str, Module]) -> list[str]:
                 if rank.get(top, 99) > rank[module.top]:
                     problems.append(f"{module.path}:{line}: {module.top} imports {top} from above")
                 if not inside:
+                    if breach := breach_inside(module.name, found):
+                        problems.append(f"{module.path}:{line}: {breach}")
                     edges[module.name].add(found)
     return problems + cycles(edges)
 

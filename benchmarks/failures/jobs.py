@@ -27,9 +27,9 @@ import psutil
 from kinds import KINDS, SNAPSHOT_STEPS, STEPS, Kind, Run
 
 from mixflow.files import write_atomically
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.plan import SnapshotOptions
+from mixflow.kvstore.server.plan import SnapshotOptions
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
@@ -193,9 +193,13 @@ def beside(run: Run, strike: Any, seed: int | None) -> tuple[list[dict], str]:
             strike(run, random.Random(seed))
         except Exception as error:
             errors.append(f"the blow failed: {error!r}")
+        finally:
+            (run.folder / program.STRUCK).touch()
 
     thread = threading.Thread(target=act, daemon=True)
-    if seed is not None:
+    if seed is None:
+        (run.folder / program.STRUCK).touch()
+    else:
         thread.start()
     try:
         code = run.job.run()
@@ -209,6 +213,7 @@ def beside(run: Run, strike: Any, seed: int | None) -> tuple[list[dict], str]:
 def by_launcher(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """The command; with a seed it is killed at a moment, and started again with `--resume`."""
     events = run.folder / "events.json"
+    (run.folder / program.STRUCK).touch()
     launch = ["launch", "-n", "2", "-s", "2", "--events", str(events), "--deadline", str(DEADLINE)]
     launch += ["--snapshot-folder", str(run.folder / "snapshots")]
     launch += ["--snapshot-every", str(SNAPSHOT_STEPS)]
@@ -263,8 +268,8 @@ def new_node(cluster: Any) -> Any:
 
 def by_ray(kind: Kind, run: Run, seed: int | None, cluster: Any, training_seed: int):
     """A job on the cluster; its first server and workers lie on a node that is then removed."""
-    from mixflow.kvstore.places import Room
-    from mixflow.kvstore.ray_cluster import RaySpawner
+    from mixflow.kvstore.job.places import Room
+    from mixflow.kvstore.job.ray_cluster import RaySpawner
 
     # Only the node that goes has room for both workers; the first server is placed there too.
     doomed = new_node(cluster)

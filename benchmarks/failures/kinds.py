@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.spawner import LocalSpawner
+from mixflow.kvstore.job.spawner import LocalSpawner
+from mixflow.kvstore.server import snapshot
 from mixflow.kvstore.transport.faults import Faults
 
 STEPS = 110  #: that the program makes
@@ -82,7 +82,7 @@ def mergers(token: str) -> list[int]:
     """Processes that merge for the workers of a job."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if "mixflow.kvstore.serve_host" in (process.info["cmdline"] or []):
+        if "mixflow.kvstore.host.serve_host" in (process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("MIXFLOW_JOB_TOKEN") == token:
                     found.append(process.pid)

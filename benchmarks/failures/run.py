@@ -30,7 +30,7 @@ from kinds import KINDS  # noqa: E402
 
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore.spawner import _die_with_parent  # noqa: E402
+from mixflow.kvstore.job.spawner import _die_with_parent  # noqa: E402
 
 RESULTS = HERE.parent / "results" / "failures"
 #: Undisturbed runs of a kind, between its moments.

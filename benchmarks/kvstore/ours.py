@@ -24,7 +24,7 @@ class Launched:
     """A job on a thread, with the face of a process."""
 
     def __init__(self, environment):
-        from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner
+        from mixflow.kvstore.job.cluster import Job, JobOptions, LocalSpawner
 
         class Spawner(LocalSpawner):
             """Gives the workers the crew's place."""

@@ -1,8 +1,11 @@
 """Measures the parameters of the scaling model on one worker, and checks what it says of 2 and 3.
 
-    python benchmarks/scaling/calibrate.py [--wrap "nice"] [--phases trips ...] [--fit]
+    python benchmarks/scaling/calibrate.py [--case mlp ...] [--runs 3] [--wrap "nice"] [--fit]
 
-Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. --wrap: a command
+Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. First everything
+of one worker is measured, and fitted; then two and three workers, whose rows are written one by
+one, so that what was done before an end by hand counts. --case measures only what is of some
+networks, and what belongs to none where it was never measured; other rows stay. --wrap: a command
 that runs each measurement (some 5 s each); --fit only fits again what was measured before
 (.bench/scaling).
 What is measured on more than one worker is only compared with, never fitted to; except that the
@@ -37,15 +40,15 @@ from workloads import WORKLOADS, sizes  # noqa: E402
 import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore import scaling  # noqa: E402
-from mixflow.kvstore.appliers import Optimizing  # noqa: E402
-from mixflow.kvstore.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
-from mixflow.kvstore.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
-from mixflow.kvstore.ledger import SharedLedger  # noqa: E402
-from mixflow.kvstore.messages import Configure, Gradient, Init, Push  # noqa: E402
+from mixflow.kvstore.job.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.policy import Async, Bounded, Part, Sync  # noqa: E402
-from mixflow.kvstore.server import Shard  # noqa: E402
+from mixflow.kvstore.protocol.messages import Configure, Gradient, Init, Push  # noqa: E402
+from mixflow.kvstore.protocol.policy import Async, Bounded, Part, Sync  # noqa: E402
+from mixflow.kvstore.server.appliers import Optimizing  # noqa: E402
+from mixflow.kvstore.server.ledger import SharedLedger  # noqa: E402
+from mixflow.kvstore.server.shard import Shard  # noqa: E402
+from mixflow.kvstore.simulation import scaling  # noqa: E402
+from mixflow.kvstore.simulation.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
 from mixflow.optimizer.describe import describe  # noqa: E402
 
 RAW = ROOT / ".bench" / "scaling"
@@ -53,6 +56,8 @@ TARGET = HERE.parent / "results" / "scaling" / "parameters.json"
 CASES = [(k, n) for n in (64, 16_384, 131_072) for k in (1, 8)] + [(32, 64), (1, 900_000)]
 STEPS = {"mlp": 300, "lenet": 100, "resnet-20": 30}
 LIMIT = 0.15
+#: Endings of files of runs: the last measurement that was ended, and one that is under way.
+KEPT, NEW = ".json", ".new.json"
 POLICIES = {"dist_sync": Sync(), "dist_async": Async(), "dist_ssp": Bounded(3)}
 #: Those whose costs are measured: with rounds and without.
 KINDS = ("dist_sync", "dist_async")
@@ -62,12 +67,15 @@ BESIDE = (1, 2)
 OTHERS, TRIES = 0.03, 2
 #: Runs of each training; the median one counts.
 RUNS = 3
-PHASES = (
+#: Measurements of one worker (or none), to which the model is fitted, and those that it foretells.
+FITTED = (
     *(f"trips:{policy}" for policy in KINDS), "close", "notes",
     *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2, 3)),
+    *(f"{policy}:1:{name}" for name in WORKLOADS for policy in POLICIES),
     *(f"beside:{n}:{name}:{policy}" for name in WORKLOADS for policy in KINDS for n in BESIDE),
-    *(f"{policy}:{n}:{name}" for name in WORKLOADS for policy in POLICIES for n in (1, 2, 3)),
 )  # fmt: skip
+FORETOLD = tuple(f"{p}:{n}:{name}" for n in (2, 3) for name in WORKLOADS for p in POLICIES)
+PHASES = (*FITTED, *FORETOLD)
 
 
 class Apart(LocalSpawner):
@@ -181,39 +189,58 @@ def measure(phase: str) -> float:
                 rows = members(POLICIES[store[0]], 1, training(store[0], name))
         else:
             rows = members(POLICIES[kind], int(count), training(kind, name))
-    found = {"rows": [r["found"] for r in rows], "others": max(r["others"] for r in rows)}
-    runs = [*runs_of(phase), found]
+    facts = benchmarks.facts(1)
+    found = {"rows": [r["found"] for r in rows], "others": max(r["others"] for r in rows),
+             "commit": facts["commit"], "date": facts["date"]}  # fmt: skip
+    runs = [*runs_of(phase, NEW), found]
     RAW.mkdir(parents=True, exist_ok=True)
-    (RAW / f"{phase}.json").write_text(json.dumps({"runs": runs}))
+    write_atomically(RAW / f"{phase}{NEW}", json.dumps({"runs": runs}).encode())
     return found["others"]
 
 
-def runs_of(phase: str) -> list[dict]:
-    """Every run of a measurement so far."""
-    path = RAW / f"{phase}.json"
+def runs_of(phase: str, ending: str = KEPT) -> list[dict]:
+    """Every run of a measurement: of the last one that was ended, or of the one under way."""
+    path = RAW / f"{phase}{ending}"
     return json.loads(path.read_text())["runs"] if path.exists() else []
 
 
-def measure_quietly(phase: str, wrap: list[str]) -> None:
+def measure_quietly(phase: str, wrap: list[str], count: int) -> None:
     """Measures some times (where processes come to lie differs by more than a tenth from start to
-    start), again where others used the machine, but not for ever."""
-    (RAW / f"{phase}.json").unlink(missing_ok=True)
-    wanted = RUNS if phase.split(":")[0] in (*POLICIES, "beside") else 1
+    start), again where others used the machine, but not for ever. What was measured before stays
+    until then."""
+    (RAW / f"{phase}{NEW}").unlink(missing_ok=True)
+    wanted = count if phase.split(":")[0] in (*POLICIES, "beside") else 1
+    calm = 0
     for _ in range(wanted + TRIES):
         command = [*wrap, sys.executable, __file__, "--phase", phase]
         subprocess.run([str(word) for word in command], check=True)
-        if sum(run["others"] <= OTHERS for run in runs_of(phase)) == wanted:
-            return
-    print(f"{phase}: others used the machine", file=sys.stderr)
+        calm = sum(run["others"] <= OTHERS for run in runs_of(phase, NEW))
+        if calm == wanted:
+            break
+    (RAW / f"{phase}{NEW}").replace(RAW / f"{phase}{KEPT}")
+    print(f"{phase}: {calm} of {wanted} runs that others left alone", flush=True)
 
 
-def raw(phase: str) -> list:
-    """What each worker has found: the run of the median step, of those that nobody disturbed."""
+def calm_runs(phase: str) -> list[dict]:
+    """The runs of a measurement that nobody disturbed, or the least disturbed one, the fastest
+    first.
+
+    Raises:
+        SystemExit: it was never made.
+    """
     runs = runs_of(phase)
+    if not runs:
+        raise SystemExit(f"expected {phase} to be measured, got no run in {RAW}")
     calm = [run for run in runs if run["others"] <= OTHERS] or [
         min(runs, key=lambda run: run["others"])
     ]
-    return sorted(calm, key=speed_of)[len(calm) // 2]["rows"]
+    return sorted(calm, key=speed_of)
+
+
+def raw(phase: str) -> list:
+    """What each worker has found: the run of the median step."""
+    calm = calm_runs(phase)
+    return list(calm[len(calm) // 2]["rows"])
 
 
 def speed_of(run: dict) -> float:
@@ -314,10 +341,10 @@ def with_hop(costs: Costs, loads: list) -> Costs:
     return replace(costs, hop=float(fine))
 
 
-def one_worker(costs: Costs, load: Workload, kind: str, beside: int = 0) -> scaling.Outcome:
+def one_worker(costs: Costs, load: Workload, kind: str) -> scaling.Outcome:
     """A worker and its server on this host, simulated."""
     calm = replace(load, spread=Spread())
-    scenario = scaling.Scenario(calm, POLICIES[kind], exact=True, steps=12, beside=beside)
+    scenario = scaling.Scenario(calm, POLICIES[kind], exact=True, steps=12)
     return scaling.simulate(scenario, costs)
 
 
@@ -387,24 +414,31 @@ def workloads() -> dict[str, Workload]:
 
 
 def check(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
-    """Step times of 1, 2 and 3 workers on this host, measured and simulated, with the very costs
-    that larger figures use."""
-    rows = []
-    for policy, name in itertools.product(POLICIES, WORKLOADS):
-        for workers in (1, 2, 3):
-            found = raw(f"{policy}:{workers}:{name}")
-            measured = statistics.mean(middle(row["step"]) for row in found)
-            scenario = scaling.Scenario(
-                loads[name], POLICIES[policy], workers=workers, exact=True, steps=60
-            )
-            model = scaling.simulate(scenario, costs).step_seconds
-            rows.append(
-                {
-                    "policy": policy, "workload": name, "workers": workers,
-                    "measured": measured, "model": model, "off": model / measured - 1,
-                }
-            )  # fmt: skip
-    return rows
+    """Step times of 1, 2 and 3 workers on this host, measured (where they are) and simulated, with
+    the very costs that larger figures use."""
+    cases = itertools.product(POLICIES, WORKLOADS, (1, 2, 3))
+    return [checked(costs, loads, *case) for case in cases if runs_of("{0}:{2}:{1}".format(*case))]
+
+
+def checked(costs: Costs, loads: dict[str, Workload], policy: str, name: str, workers: int) -> dict:
+    """The row of a job."""
+    phase = f"{policy}:{workers}:{name}"
+    measured = statistics.mean(middle(row["step"]) for row in raw(phase))
+    calm = calm_runs(phase)
+    model = foretold(costs, loads[name], policy, workers=workers)
+    return {
+        "policy": policy, "workload": name, "workers": workers,
+        "measured": measured, "model": model, "off": model / measured - 1,
+        "runs": len(calm), "spread": speed_of(calm[-1]) / speed_of(calm[0]) - 1,
+        **{k: calm[-1][k] for k in ("commit", "date") if k in calm[-1]},
+    }  # fmt: skip
+
+
+def foretold(costs: Costs, load: Workload, policy: str, **scenario: int) -> float:
+    """Seconds of a step on this host, simulated as it is measured: as many steps and runs, since
+    two workers are faster or slower for a while by where their threads come to lie."""
+    made = scaling.Scenario(load, POLICIES[policy], exact=True, steps=STEPS[load.name], **scenario)
+    return statistics.mean(scaling.simulate(made, costs, n).step_seconds for n in range(RUNS))
 
 
 def crowds(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
@@ -413,7 +447,7 @@ def crowds(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
     rows = []
     for policy, name, beside in itertools.product(KINDS, WORKLOADS, BESIDE):
         measured = middle(raw(f"beside:{beside}:{name}:{policy}")[0]["step"])
-        model = one_worker(costs, loads[name], policy, beside).step_seconds
+        model = foretold(costs, loads[name], policy, beside=beside)
         rows.append(
             {
                 "policy": policy, "workload": name, "beside": beside,
@@ -430,32 +464,76 @@ def middle(times: list[float]) -> float:
 
 
 def fit() -> dict:
-    """Parameters and check, kept and printed."""
+    """Parameters and check, kept."""
     loads = workloads()
     costs = fitted(fit_costs(), loads)
-    rows, crowded = check(costs, loads), crowds(costs, loads)
     found = {
         "costs": costs.to_json(),
         "workloads": {n: {"seconds": w.seconds, "sizes": w.sizes, "sigma": w.spread.sigma}
                       for n, w in loads.items()},
         "limit": LIMIT,
-        "check": rows,
-        "beside": crowded,
+        "check": check(costs, loads),
+        "beside": crowds(costs, loads),
         **benchmarks.facts(1),
     }  # fmt: skip
-    write_atomically(TARGET, (json.dumps(found, indent=1) + "\n").encode())
-    print("\n".join(costs.lines()))
-    for row in [*rows, *crowded]:
-        how = f"1 beside {row['beside']}" if "beside" in row else f"{row['workers']} workers"
-        print(f"{row['policy']:10} {row['workload']:10} {how:10}: measured "
-              f"{1e3 * row['measured']:7.2f} ms, model {1e3 * row['model']:7.2f} "
-              f"({100 * row['off']:+.0f} %)")  # fmt: skip
+    keep(found)
     return found
+
+
+def keep(found: dict) -> None:
+    """Writes the parameters."""
+    write_atomically(TARGET, (json.dumps(found, indent=1) + "\n").encode())
+
+
+def foretell(found: dict, phase: str) -> None:
+    """The row of a job that was just measured, in the place of an older one."""
+    policy, workers, name = phase.split(":")
+    row = checked(Costs.from_json(found["costs"]), workloads(), policy, name, int(workers))
+    kept = [r for r in found["check"] if (r["policy"], r["workload"], r["workers"])
+            != (policy, name, int(workers))]  # fmt: skip
+    places = list(itertools.product(POLICIES, WORKLOADS, (1, 2, 3)))
+    found["check"] = sorted(
+        [*kept, row], key=lambda r: places.index((r["policy"], r["workload"], r["workers"]))
+    )
+    keep(found)
+    print(told(row), flush=True)
+
+
+def told(row: dict) -> str:
+    """A row of the check in a line."""
+    how = f"1 beside {row['beside']}" if "beside" in row else f"{row['workers']} workers"
+    runs = f"; {row['runs']} runs, {100 * row['spread']:.0f} % apart" if "runs" in row else ""
+    over = " MISSED" if row.get("workers", 1) > 1 and abs(row["off"]) > LIMIT else ""
+    return (f"{row['policy']:10} {row['workload']:10} {how:10}: measured "
+            f"{1e3 * row['measured']:7.2f} ms, model {1e3 * row['model']:7.2f} "
+            f"({100 * row['off']:+.0f} %{runs}){over}")  # fmt: skip
+
+
+def report(found: dict) -> None:
+    """Prints the costs, the table, and what it says of each policy."""
+    print("\n".join(Costs.from_json(found["costs"]).lines()))
+    print("\n".join(told(row) for row in [*found["check"], *found["beside"]]))
+    for policy in POLICIES:
+        rows = [r for r in found["check"] if r["policy"] == policy and r["workers"] > 1]
+        worst = max((abs(r["off"]) for r in rows), default=float("inf"))
+        verdict = "larger figures may be shown" if worst <= LIMIT else "nothing larger is shown"
+        print(f"{policy}: {len(rows)} of {2 * len(WORKLOADS)} rows, at most {100 * worst:.0f} % "
+              f"off (limit {100 * LIMIT:.0f} %): {verdict}")  # fmt: skip
+
+
+def wanted(phase: str, cases: list[str]) -> bool:
+    """Whether a measurement is to be made: of some networks, or what was never made."""
+    networks = [name for name in WORKLOADS if name in phase.split(":")]
+    if not cases or not runs_of(phase):
+        return True
+    return any(name in cases for name in networks)
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--case", nargs="*", default=[], choices=WORKLOADS, help="networks")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each training")
     parser.add_argument("--wrap", default="", help="command that runs each measurement")
     parser.add_argument("--phases", nargs="*", default=list(PHASES), choices=PHASES)
     parser.add_argument("--fit", action="store_true", help="only fit what was measured before")
@@ -464,9 +542,17 @@ def main() -> None:
     if args.phase:
         measure(args.phase)
         return
-    for phase in () if args.fit else args.phases:
-        measure_quietly(phase, shlex.split(args.wrap))
-    fit()
+    chosen = [p for p in args.phases if not args.fit and wanted(p, args.case)]
+    wrap = shlex.split(args.wrap)
+    for phase in chosen:
+        if phase in FITTED:
+            measure_quietly(phase, wrap, args.runs)
+    found = fit()
+    for phase in chosen:
+        if phase in FORETOLD:
+            measure_quietly(phase, wrap, args.runs)
+            foretell(found, phase)
+    report(found)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ import update_tables  # noqa: E402 - the markers of generated tables
 from mixflow import models, simulate, visualization  # noqa: E402
 from mixflow.errors import MixflowError  # noqa: E402
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore.costs import Costs, Spread, Workload, read  # noqa: E402
-from mixflow.kvstore.policy import Backup, Bounded, Sync  # noqa: E402
-from mixflow.kvstore.simulator import Network  # noqa: E402
+from mixflow.kvstore.protocol.policy import Backup, Bounded, Sync  # noqa: E402
+from mixflow.kvstore.simulation.costs import Costs, Spread, Workload, read  # noqa: E402
+from mixflow.kvstore.simulation.simulator import Network  # noqa: E402
 
 RESULTS, IMAGES = HERE.parent / "results" / "scaling", ROOT / "docs" / "images"
 DOCUMENT = ROOT / "docs" / "scaling.md"

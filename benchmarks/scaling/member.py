@@ -23,7 +23,7 @@ task, out = json.loads(sys.argv[1]), Path(sys.argv[2])
 def server_clock():
     """Reads the processor seconds of the job's server: a sibling of this process."""
     for process in psutil.Process().parent().children():
-        if "mixflow.kvstore.serve" in process.cmdline():
+        if "mixflow.kvstore.job.serve" in process.cmdline():
             clock = (~process.pid << 3) | 2  # Linux: processor clock of another process
             return lambda: time.clock_gettime(clock)
     raise SystemExit("no server beside this worker")

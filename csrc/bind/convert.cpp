@@ -5,6 +5,13 @@ namespace mixflow::bind {
 PyTypeObject* core_array_type = nullptr;
 PyTypeObject* array_class = nullptr;
 
+const plan::ChunkRef& chunk_of(nb::handle item) {
+  if (is_array(item)) return as_array(item).array.chunk;
+  check(nb::isinstance<PyTag>(item), "[push] expected arrays or tags, got ",
+        Py_TYPE(item.ptr())->tp_name);
+  return nb::cast<PyTag&>(item).chunk;
+}
+
 PyArray& to_array(nb::handle object, const char* what) {
   check(is_array(object), "[", what, "] expected an array, got ", Py_TYPE(object.ptr())->tp_name);
   return as_array(object);

@@ -29,6 +29,8 @@ inline bool is_array(nb::handle object) {
   return Py_TYPE(object.ptr()) == array_class || PyObject_TypeCheck(object.ptr(), core_array_type);
 }
 inline PyArray& as_array(nb::handle object) { return *nb::inst_ptr<PyArray>(object); }
+// The storage or tag of an array or a tag; throws Error for anything else.
+const plan::ChunkRef& chunk_of(nb::handle item);
 // Throws Error naming `what` when the object is not an array.
 PyArray& to_array(nb::handle object, const char* what);
 std::vector<plan::Array> to_arrays(nb::handle sequence, const char* what);

@@ -3,9 +3,9 @@
 
 #include <nanobind/stl/optional.h>
 
-#include <atomic>
 #include <optional>
 
+#include "bind/completion.h"
 #include "bind/modules.h"
 #include "bind/waits.h"
 
@@ -53,35 +53,6 @@ class CallbackTask final : public engine::Task {
   plan::ScopeRef outer_;
 };
 
-// What an asynchronous callback gets: the task ends when `done` is called, from any thread. A lost
-// one ends the task with an error.
-class Ending {
- public:
-  explicit Ending(std::shared_ptr<engine::Completion> completion)
-      : completion_(std::move(completion)) {}
-
-  // False if the task has ended before.
-  bool done(std::exception_ptr error) {
-    if (ended_.exchange(true)) return false;
-    completion_->done(std::move(error));
-    return true;
-  }
-
- private:
-  std::shared_ptr<engine::Completion> completion_;
-  std::atomic<bool> ended_{false};
-};
-
-struct PyCompletion {
-  std::shared_ptr<Ending> ending;
-
-  void done(const std::optional<std::string>& error) {
-    Unlocked unlocked;
-    check(ending->done(error ? std::make_exception_ptr(Error(*error)) : nullptr),
-          "[push] expected one call of done, got a second one");
-  }
-};
-
 // Starts something that goes on elsewhere (a message to a server); holds no worker meanwhile.
 class AsynchronousTask final : public engine::Task {
  public:
@@ -104,13 +75,6 @@ class AsynchronousTask final : public engine::Task {
   Held function_;
   std::string name_;
 };
-
-const plan::ChunkRef& chunk_of(nb::handle item) {
-  if (is_array(item)) return as_array(item).array.chunk;
-  check(nb::isinstance<PyTag>(item), "[push] expected arrays or tags, got ",
-        Py_TYPE(item.ptr())->tp_name);
-  return nb::cast<PyTag&>(item).chunk;
-}
 
 std::unique_ptr<engine::Task> callback_task(Held function, const std::string& name,
                                             bool asynchronous) {

@@ -5,13 +5,16 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <tuple>
 
+#include "bind/completion.h"
 #include "bind/modules.h"
 #include "bind/waits.h"
 #include "kvstore/desk.h"
 #include "kvstore/lane.h"
+#include "plan/runner.h"
 
 namespace mixflow::bind {
 namespace {
@@ -31,17 +34,47 @@ struct PyRoute {
   std::vector<Stop> stops;
 };
 
+// Where the bytes of an exchange are: one array per key, a list of targets per key.
+struct Arrays {
+  std::vector<plan::Array> from;
+  std::vector<std::vector<plan::Array>> to;
+};
+
+Arrays arrays_of(nb::list gradients, nb::list targets) {
+  Arrays made;
+  for (nb::handle array : gradients) made.from.push_back(as_array(array).array);
+  for (nb::handle some : targets) {
+    made.to.emplace_back();
+    for (nb::handle array : some) made.to.back().push_back(as_array(array).array);
+  }
+  return made;
+}
+
+// Starts an exchange, whose `done` keeps the arrays.
+void submit(WorkerLane& lane, const ExchangeRef& exchange, const std::vector<Stop>& stops,
+            const Arrays& arrays) {
+  for (const auto& [board, slice, array, begin] : stops) {
+    kvstore::Piece piece;
+    piece.board = board;
+    piece.slice = slice;
+    if (exchange->push) piece.from = static_cast<const char*>(arrays.from[array].data()) + begin;
+    for (const plan::Array& target : arrays.to[array]) {
+      piece.to.push_back(static_cast<char*>(target.data()) + begin);
+    }
+    exchange->pieces.push_back(std::move(piece));
+  }
+  lane.submit(exchange);
+}
+
 // An exchange as an engine task. It ends when the lane says so, or whoever took it after it failed.
 class ExchangeTask final : public engine::Task {
  public:
   ExchangeTask(std::shared_ptr<WorkerLane> lane, ExchangeRef exchange, std::vector<Stop> stops,
-               std::vector<plan::Array> from, std::vector<std::vector<plan::Array>> to,
-               std::string name)
+               Arrays arrays, std::string name)
       : lane_(std::move(lane)),
         exchange_(std::move(exchange)),
         stops_(std::move(stops)),
-        from_(std::move(from)),
-        to_(std::move(to)),
+        arrays_(std::move(arrays)),
         name_(std::move(name)) {
     this->Task::lane = engine::Lane{engine::LaneKind::io, 0};
   }
@@ -49,20 +82,10 @@ class ExchangeTask final : public engine::Task {
   void run(engine::TaskContext& context) override {
     auto completion = context.defer();
     // The arrays live as long as the task is not ended, which the exchange outlives.
-    exchange_->done = [completion, from = from_, to = to_](std::exception_ptr error) {
+    exchange_->done = [completion, arrays = arrays_](std::exception_ptr error) {
       completion->done(std::move(error));
     };
-    for (const auto& [board, slice, array, begin] : stops_) {
-      kvstore::Piece piece;
-      piece.board = board;
-      piece.slice = slice;
-      if (exchange_->push) piece.from = static_cast<const char*>(from_[array].data()) + begin;
-      for (const plan::Array& target : to_[array]) {
-        piece.to.push_back(static_cast<char*>(target.data()) + begin);
-      }
-      exchange_->pieces.push_back(std::move(piece));
-    }
-    lane_->submit(exchange_);
+    submit(*lane_, exchange_, stops_, arrays_);
   }
   std::string describe() const override { return name_; }
 
@@ -70,13 +93,12 @@ class ExchangeTask final : public engine::Task {
   std::shared_ptr<WorkerLane> lane_;
   ExchangeRef exchange_;
   std::vector<Stop> stops_;
-  std::vector<plan::Array> from_;
-  std::vector<std::vector<plan::Array>> to_;
+  Arrays arrays_;
   std::string name_;
 };
 
-void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
-                const std::vector<std::vector<plan::Array>>& to) {
+void check_fits(const PyRoute& route, const Arrays& arrays) {
+  const auto& [from, to] = arrays;
   check(from.empty() || from.size() == to.size(), "[lane] expected targets for each gradient");
   for (const auto& [board, slice, array, begin] : route.stops) {
     check(array < to.size(), "[lane] expected targets for each stop");
@@ -89,43 +111,54 @@ void check_fits(const PyRoute& route, const std::vector<plan::Array>& from,
   }
 }
 
+ExchangeRef new_exchange(const Arrays& arrays, bool pull, nb::handle payload) {
+  auto made = std::make_shared<kvstore::Exchange>();
+  made->push = !arrays.from.empty();
+  made->pull = pull;
+  made->payload = hold(payload);
+  return made;
+}
+
 // Pushes the gradients (one array per key, or none at all) and, with `pull`, fills the targets (a
 // list per key).
 void exchange(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route, nb::list gradients,
               nb::list targets, nb::list tags, const std::string& name, int priority, bool pull,
               bool inline_ok, nb::object payload) {
   const Entered scope;
-  std::vector<plan::Array> from;
-  std::vector<std::vector<plan::Array>> to;
-  for (nb::handle array : gradients) from.push_back(as_array(array).array);
-  for (nb::handle some : targets) {
-    to.emplace_back();
-    for (nb::handle array : some) to.back().push_back(as_array(array).array);
-  }
-  check_fits(route, from, to);
-  auto made = std::make_shared<kvstore::Exchange>();
-  made->push = !from.empty();
-  made->pull = pull;
-  made->payload = hold(payload);
-  std::vector<plan::Array> written;
-  for (const auto& some : to) written.insert(written.end(), some.begin(), some.end());
-  auto reads = from;
-  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, std::move(from),
-                                             std::move(to), name);
+  Arrays arrays = arrays_of(gradients, targets);
+  check_fits(route, arrays);
+  ExchangeRef made = new_exchange(arrays, pull, payload);
+  auto task = std::make_unique<ExchangeTask>(lane, made, route.stops, arrays, name);
   task->priority = priority;
   task->inline_ok = inline_ok;
   task->site = current_site();
-  for (const plan::Array& array : reads) task->reads.push_back(array.chunk->tag());
-  for (const plan::Array& array : written) {
-    made->tags.push_back(array.chunk->tag());
-    plan::declare_write(task.get(), array);
+  for (const plan::Array& array : arrays.from) task->reads.push_back(array.chunk->tag());
+  for (const auto& some : arrays.to) {
+    for (const plan::Array& array : some) {
+      made->tags.push_back(array.chunk->tag());
+      plan::declare_write(task.get(), array);
+    }
   }
   for (nb::handle tag : tags) {
-    const plan::ChunkRef& chunk = nb::cast<PyTag&>(tag).chunk;
-    made->tags.push_back(chunk->tag());
-    task->writes.push_back(chunk->tag());
+    made->tags.push_back(chunk_of(tag)->tag());
+    task->writes.push_back(chunk_of(tag)->tag());
   }
   push_unlocked([&] { plan::engine().push(std::move(task)); });
+}
+
+// `exchange` inside of a task that has the arrays and tags, and ends with it.
+void exchange_now(const std::shared_ptr<WorkerLane>& lane, const PyRoute& route,
+                  nb::list gradients, nb::list targets, nb::list tags, bool pull,
+                  nb::object payload, const PyCompletion& completion) {
+  const Arrays arrays = arrays_of(gradients, targets);
+  check_fits(route, arrays);
+  const ExchangeRef made = new_exchange(arrays, pull, payload);
+  for (nb::handle tag : tags) made->tags.push_back(chunk_of(tag)->tag());
+  made->done = [ending = completion.ending, arrays](std::exception_ptr error) {
+    ending->done(std::move(error));
+  };
+  Unlocked unlocked;
+  submit(*lane, made, route.stops, arrays);
 }
 
 // An exchange that failed, for whoever ends it by other means.
@@ -169,9 +202,50 @@ nb::tuple layout(const std::vector<size_t>& sizes, size_t columns) {
 // (areas' addresses, which counts, its sequence, where the value begins, text, version it tells of).
 using PyLedger = std::tuple<uintptr_t, uintptr_t, int, uint64_t, size_t, nb::bytes, int64_t>;
 
+// (bound plan, array of the sum, numbers by round (those of the last one stay, if `last` is none),
+// (address, bytes) of the states in the ledger's order, address of the count, version from which on
+// it counts no more, what has the states).
+using PyUpdate = std::tuple<nb::object, nb::object, std::vector<std::vector<double>>,
+                            std::vector<std::pair<uintptr_t, size_t>>, uintptr_t,
+                            std::optional<int64_t>, nb::object>;
+
+// One run of a plan, and waits for it. Runs without the GIL.
+void run_and_wait(const plan::BindingRef& binding, const std::vector<double>& numbers) {
+  plan::RunOptions options;
+  options.scalars = numbers.data();
+  options.num_scalars = numbers.size();
+  options.user = binding.get();
+  plan::push_run(binding, options);
+  for (const plan::Array& arg : binding->args()) {
+    const engine::TagRef& tag = arg.chunk->tag();
+    if (!plan::engine().idle(tag)) plan::engine().wait_for_write(tag);
+  }
+}
+
+kvstore::Update update_of(const PyUpdate& given) {
+  const auto& [bound, sum, numbers, states, count, last, keep] = given;
+  check(!numbers.empty(), "[lane] expected numbers of at least one round, got none");
+  const plan::Array& array = as_array(sum).array;
+  kvstore::Update made;
+  made.sum = static_cast<char*>(array.data());
+  made.run = [binding = nb::cast<PyBound&>(bound).binding, array, numbers = numbers,
+              held = hold(keep)](int64_t round) {
+    const size_t at = std::min(static_cast<size_t>(round), numbers.size() - 1);
+    run_and_wait(binding, numbers[at]);
+  };
+  for (const auto& [address, bytes] : states) made.states.emplace_back(at(address), bytes);
+  made.count = reinterpret_cast<int64_t*>(at(count));
+  if (last) made.last = *last;
+  return made;
+}
+
 void arm(ServerDesk& desk, int board, size_t slice, int dtype,
-         const std::optional<PyLedger>& ledger) {
-  if (!ledger) return desk.arm(board, slice, static_cast<DType>(dtype), nullptr);
+         const std::optional<PyLedger>& ledger, const std::optional<PyUpdate>& update) {
+  kvstore::Update given;
+  if (update) given = update_of(*update);
+  if (!ledger) {
+    return desk.arm(board, slice, static_cast<DType>(dtype), nullptr, std::move(given));
+  }
   const auto& [first, second, current, sequence, value_at, text, base] = *ledger;
   kvstore::LedgerPlace place;
   place.areas[0] = at(first);
@@ -181,7 +255,7 @@ void arm(ServerDesk& desk, int board, size_t slice, int dtype,
   place.value_at = value_at;
   place.text = std::string(text.c_str(), text.size());
   place.base = base;
-  desk.arm(board, slice, static_cast<DType>(dtype), &place);
+  desk.arm(board, slice, static_cast<DType>(dtype), &place, std::move(given));
 }
 
 std::vector<std::pair<int, size_t>> serve(ServerDesk& desk, const std::vector<int>& others,
@@ -231,6 +305,7 @@ void bind_worker(nb::module_& m) {
                               hold(keep));
            })
       .def("exchange", exchange)
+      .def("exchange_now", exchange_now)
       .def("retire",
            [](WorkerLane& lane, const WorkerBoardRef& board) {
              return words_of(lane, board, true);
@@ -265,7 +340,7 @@ void bind_lane(nb::module_& m) {
            })
       .def("close", &ServerDesk::close)
       .def("arm", arm, nb::arg("board"), nb::arg("slice"), nb::arg("dtype"),
-           nb::arg("ledger") = nb::none())
+           nb::arg("ledger") = nb::none(), nb::arg("update") = nb::none())
       .def("disarm", &ServerDesk::disarm)
       .def("publish", &ServerDesk::publish)
       .def("ring", &ServerDesk::ring_all)

@@ -35,6 +35,9 @@ struct PyKernel {
 struct PyPlan {
   plan::PlanRef plan;
 };
+struct PyBound {
+  plan::BindingRef binding;
+};
 struct PyArena {
   plan::ArenaRef arena;
 };

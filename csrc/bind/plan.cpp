@@ -7,10 +7,6 @@
 namespace mixflow::bind {
 namespace {
 
-struct PyBound {
-  plan::BindingRef binding;
-};
-
 // Turns the slots of one plan into indices of its tables.
 class SpecReader {
  public:

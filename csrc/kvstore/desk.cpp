@@ -18,6 +18,7 @@ constexpr size_t kParallelBytes = 2 << 20;  // from here on a second thread is w
 constexpr size_t kBlock = 4096;             // elements that are summed at a time: they fit L1
 constexpr size_t kLaterBytes = 256 << 10;   // such a value is read before it is committed
 constexpr int64_t kAtOnceMs = 50;           // rounds between two looks of the caller
+constexpr size_t kLedgerAlign = 64;         // of the arrays in an area of a ledger file
 
 template <class T>
 void sum_range(const std::vector<const T*>& from, T* to, size_t begin, size_t end) {
@@ -47,12 +48,12 @@ void in_halves(size_t count, size_t bytes, const std::function<void(size_t, size
 }
 
 template <class T>
-void sum(const Board& board, size_t slice) {
+void sum(const Board& board, size_t slice, char* target) {
   std::vector<const T*> from;
   for (size_t c = 0; c < board.layout.columns(); ++c) {
     from.push_back(reinterpret_cast<const T*>(board.gradient(slice, c)));
   }
-  T* to = reinterpret_cast<T*>(board.value(slice));
+  T* to = reinterpret_cast<T*>(target);
   const size_t bytes = board.layout.bytes(slice);
   in_halves(bytes / sizeof(T), bytes,
             [&](size_t begin, size_t end) { sum_range(from, to, begin, end); });
@@ -119,17 +120,25 @@ void ServerDesk::close(int number) {
                              [&](const auto& other) { return other.get() == &open; }));
 }
 
-void ServerDesk::arm(int number, size_t slice, DType dtype, const LedgerPlace* ledger) {
+void ServerDesk::arm(int number, size_t slice, DType dtype, const LedgerPlace* ledger,
+                     Update update) {
   check(dtype == DType::float32 || dtype == DType::float64,
         "[lane] expected float32 or float64, got ", name_of(dtype));
-  Armed& armed = find(number).armed.at(slice);
+  Open& open = find(number);
+  Armed& armed = open.armed.at(slice);
   armed.on = true;
   armed.dtype = dtype;
   armed.has_ledger = ledger != nullptr;
   if (ledger) armed.ledger = *ledger;
+  armed.update = std::move(update);
+  armed.first = open.board.slice(slice).version.load();
 }
 
-void ServerDesk::disarm(int number, size_t slice) { find(number).armed.at(slice).on = false; }
+void ServerDesk::disarm(int number, size_t slice) {
+  Armed& armed = find(number).armed.at(slice);
+  armed.on = false;
+  armed.update = {};
+}
 
 void ServerDesk::publish(int number, size_t slice, int64_t version, bool durable) {
   Slice& words = find(number).board.slice(slice);
@@ -160,7 +169,13 @@ void ServerDesk::commit(Open& open, size_t slice, int64_t version) {
     const uint64_t head[4] = {place.text.size(), place.value_at, rounds, parts};
     std::memcpy(area + 8, head, sizeof head);
     std::memcpy(area + 40, place.text.data(), place.text.size());
-    std::memcpy(area + place.value_at, open.board.value(slice), open.board.layout.bytes(slice));
+    char* to = area + place.value_at;
+    const auto put = [&to](const char* from, size_t bytes) {
+      std::memcpy(to, from, bytes);
+      to += (bytes + kLedgerAlign - 1) / kLedgerAlign * kLedgerAlign;
+    };
+    put(open.board.value(slice), open.board.layout.bytes(slice));
+    for (const auto& [from, bytes] : armed.update.states) put(from, bytes);
     // The one store that makes it count.
     reinterpret_cast<std::atomic<uint64_t>*>(area)->store(++place.sequence,
                                                           std::memory_order_seq_cst);
@@ -169,14 +184,26 @@ void ServerDesk::commit(Open& open, size_t slice, int64_t version) {
   open.board.slice(slice).durable.store(version, std::memory_order_seq_cst);
 }
 
+// Whether the desk closes the slice's open round.
+bool ServerDesk::takes(const Open& open, size_t slice) const {
+  const Armed& armed = open.armed[slice];
+  return armed.on && open.board.slice(slice).version.load() < armed.update.last;
+}
+
 void ServerDesk::close_round(Open& open, size_t slice) {
   const Board& board = open.board;
-  if (open.armed[slice].dtype == DType::float32) {
-    sum<float>(board, slice);
+  Armed& armed = open.armed[slice];
+  char* target = armed.update.sum ? armed.update.sum : board.value(slice);
+  if (armed.dtype == DType::float32) {
+    sum<float>(board, slice, target);
   } else {
-    sum<double>(board, slice);
+    sum<double>(board, slice, target);
   }
   const int64_t version = board.slice(slice).version.load() + 1;
+  if (armed.update.sum) {
+    armed.update.run(version - 1 - armed.first);
+    if (armed.update.count) ++*armed.update.count;
+  }
   ++rounds_;
   if (board.layout.bytes(slice) < kLaterBytes) {
     commit(open, slice, version);
@@ -194,7 +221,7 @@ bool ServerDesk::look(std::vector<Ready>* ready) {
     bool rung = false;
     for (size_t s = 0; s < open->armed.size(); ++s) {
       if (!open->board.complete(s)) continue;
-      if (!open->armed[s].on) {
+      if (!takes(*open, s)) {
         ready->push_back({open->number, s});
         continue;
       }
@@ -220,6 +247,7 @@ std::vector<ServerDesk::Ready> ServerDesk::serve(const std::vector<int>& others,
   bool any = false;
   while (true) {
     const int64_t spent = now_ms() - began;
+    ready.clear();  // what the second look has found is found again
     if (look(&ready)) any = true;
     if (!ready.empty() || spent >= ms || (any && spent >= kAtOnceMs)) break;
     sleeps().store(1, std::memory_order_seq_cst);

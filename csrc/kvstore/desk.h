@@ -1,8 +1,12 @@
 // The server's side of its boards: closes rounds, or says which ones are complete.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -12,7 +16,7 @@ namespace mixflow::kvstore {
 
 // Where a slice's ledger file takes a value: the head of an area (sequence, bytes of text, where
 // the value begins, rounds and parts beyond that text), the text, the value.
-// `mixflow/kvstore/slice_file.py` says the same.
+// `mixflow/kvstore/server/slice_file.py` says the same.
 struct LedgerPlace {
   char* areas[2] = {nullptr, nullptr};
   int current = 0;  // the area that counts
@@ -20,6 +24,19 @@ struct LedgerPlace {
   size_t value_at = 0;  // from the start of an area
   std::string text;
   int64_t base = 0;  // the version that the text tells of
+};
+
+// What a round's sum does to a slice. Without `sum` it replaces the value.
+struct Update {
+  char* sum = nullptr;  // where the sum goes, as long as the value
+  // Changes value and states by it, in place; counts the rounds since this was given. It throws
+  // what ends the server.
+  std::function<void(int64_t round)> run;
+  // What the ledger takes beside the value, in its order.
+  std::vector<std::pair<const char*, size_t>> states;
+  int64_t* count = nullptr;  // one of them: updates so far
+  // From this version on the caller closes the rounds.
+  int64_t last = std::numeric_limits<int64_t>::max();
 };
 
 // Not thread-safe: the server's thread has it.
@@ -36,8 +53,8 @@ class ServerDesk {
   // For good; wakes every worker. Its memory is not touched any more.
   void close(int board);
 
-  // Rounds of this slice are closed here from now on: the sum replaces the value.
-  void arm(int board, size_t slice, DType dtype, const LedgerPlace* ledger);
+  // Rounds of this slice are closed here from now on.
+  void arm(int board, size_t slice, DType dtype, const LedgerPlace* ledger, Update update);
   // No more; returns nothing that is not told by the words.
   void disarm(int board, size_t slice);
 
@@ -65,6 +82,8 @@ class ServerDesk {
     DType dtype = DType::float32;
     bool has_ledger = false;
     LedgerPlace ledger;
+    Update update;
+    int64_t first = 0;  // version at which it was armed
   };
   struct Open {
     int number;
@@ -75,6 +94,7 @@ class ServerDesk {
 
   Open& find(int number);
   bool look(std::vector<Ready>* ready);
+  bool takes(const Open& open, size_t slice) const;
   void close_round(Open& open, size_t slice);
   void commit(Open& open, size_t slice, int64_t version);
   void ring_board(const Open& open);

@@ -209,6 +209,7 @@ void WorkerLane::fail(const ExchangeRef& exchange) {
   for (const Piece& piece : exchange->pieces) piece.board->dead = true;
   remove(exchange);
   failed_.push_back(exchange);
+  if (helped_) ring(helped_->bell->main, true);  // it may sleep until this one has ended
   // A full pipe holds a byte that has not been seen.
   const ssize_t written = write(notify_, "x", 1);
   static_cast<void>(written);
@@ -313,13 +314,16 @@ bool WorkerLane::has_failed() const {
 
 void WorkerLane::close() {
   if (closed_.exchange(true)) return;
-  for (const auto& desk : desks_) {
+  std::vector<std::shared_ptr<WorkerDesk>> desks;
+  {
+    const Lock lock(mutex_);  // `add_desk` may be about to add one, or to join some
+    desks.swap(desks_);
+  }
+  for (const auto& desk : desks) {
     ring(desk->bell->main, true);
     ring(desk->bell->pump, true);
   }
-  for (const auto& desk : desks_) {
-    if (desk->pump.joinable()) desk->pump.join();
-  }
+  for (const auto& desk : desks) desk->pump.join();
   advance_all();  // fails what is left
   --lanes().count;
 }

@@ -40,7 +40,9 @@ bool may_alias(const Binding& binding, int phase, const Feed& feed) {
     return std::count_if(args.begin(), args.end(),
                          [&](const Array& arg) { return arg.chunk.get() == chunk; });
   };
+  const auto& kept = binding.plan().kept_args();  // compared by what lies in the argument
   return !use.writes && count(target) == 1 && count(source) == 0 &&
+         !std::binary_search(kept.begin(), kept.end(), static_cast<int32_t>(feed.arg)) &&
          source->layout() == binding.plan().arg_descs()[feed.arg].layout;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "storage/storage.h"
 
 namespace mixflow::storage {
@@ -17,6 +18,7 @@ namespace {
 // Before a block this large is asked for, a few small ones kept for reuse go back: what initial
 // values and the like have left would add to the peak of the whole run.
 constexpr size_t kLarge = size_t{256} << 20;
+constexpr size_t kHugeFrom = 2 * kHugePage;  // smaller blocks gain nothing from huge pages
 constexpr size_t kFineUpTo = 1024;           // below, buckets are multiples of kAlignment
 
 // Sixteen buckets per power of two: at most 1/16 of a block is lost to rounding.
@@ -29,11 +31,15 @@ size_t bucket_of(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Huge pages are not asked for: measured on training steps of AlexNet, VGG-11 and ResNet-50 they
-// changed nothing but the first touch, which took a third longer.
+// A stream over plain pages waits for translations: products of a matrix and a vector read memory a
+// quarter faster from huge pages. Only whole ones are asked for, so that no block takes more memory
+// than it has bytes.
 void* system_allocate(size_t bytes) {
   void* data = nullptr;
-  return posix_memalign(&data, kAlignment, bytes) == 0 ? data : nullptr;
+  const bool huge = bytes >= kHugeFrom;
+  if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0) return nullptr;
+  if (huge) ask_for_huge_pages(data, bytes / kHugePage * kHugePage);
+  return data;
 }
 
 size_t quarter_of_memory() {

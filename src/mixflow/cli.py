@@ -19,8 +19,8 @@ from .files import write_atomically
 from .im2rec import command as im2rec
 from .io import NDArrayIter
 from .kvstore import utilisation
-from .kvstore.commands import add_jobs
-from .kvstore.launch import add_launch
+from .kvstore.job.commands import add_jobs
+from .kvstore.job.launch import add_launch
 from .libinfo import __version__
 from .module import Module
 from .simulate import add_simulate

@@ -308,7 +308,11 @@ class Executor:
         self._aliased = [pair for pair in self._aliased if pair[0] not in fed]
         self._settle()
         program = self._program(train, backward)
-        program.bound.run((), 0, None, feeds)
+        if backward or not self._may_alias(feeds):
+            program.bound.run((), 0, None, feeds)
+        else:
+            program.bound.run((), 0, None, feeds, True)
+            self._aliased = feeds or ()
         self._pending = program if backward else None
         if self._monitor is not None:
             self._report(program)
@@ -320,12 +324,16 @@ class Executor:
             return self.backward()
         self._set_heads(None)
         self._pending = None
-        if self._seen or feeds is None or self._placed is not None:
+        if self._may_alias(feeds):
+            self._program(True, True).bound.run((), -1, None, feeds, True)
+            self._aliased = feeds or ()
+        else:
             self._settle()
             self._program(True, True).bound.run((), -1, None, feeds)
-        else:
-            self._program(True, True).bound.run((), -1, None, feeds, True)
-            self._aliased = feeds
+
+    def _may_alias(self, feeds: Feeds | None) -> bool:
+        """Whether a run may read feeds where they are: no later phase needs them, nobody looks."""
+        return bool(feeds) and not self._seen and self._placed is None
 
     def _feed(self, name: str, value: Any) -> None:
         if name not in self._args:

@@ -14,6 +14,7 @@ _EXTRAS = {
     "ray": "dist",
     "zmq": "dist",
     "psutil": "dist",
+    "cloudpickle": "dist",
     "tensorboardX": "tensorboard",
     "cupy": "cuda",
     "cv2": "images",

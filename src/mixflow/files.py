@@ -7,6 +7,7 @@ writers of one file mix their parts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -155,6 +156,26 @@ def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None
     except OSError as error:
         text = f"[files] expected to write {os.fspath(path)}"
         raise file_error(text, os.fspath(path), error) from error
+
+
+def flush_folder(path: Name) -> None:
+    """Has the names in a folder on disk: of files that were made, renamed or removed there.
+
+    Raises:
+        FileError: it can't be opened or flushed. Systems without such a thing do nothing.
+    """
+    if os.name != "posix":
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has nothing to flush
+            text = f"[files] expected to flush {os.fspath(path)}"
+            raise file_error(text, os.fspath(path), error) from None
 
 
 def _write(path: str | Path, content: bytes | Iterable[bytes]) -> None:

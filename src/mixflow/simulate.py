@@ -17,10 +17,10 @@ from typing import Any
 from . import visualization
 from .errors import MixflowError, ParamError
 from .files import write_atomically
-from .kvstore import scaling
-from .kvstore.costs import Costs, Spread, Workload, read
-from .kvstore.policy import POLICIES, Policy, named
-from .kvstore.simulator import Network
+from .kvstore.protocol.policy import POLICIES, Policy, named
+from .kvstore.simulation import scaling
+from .kvstore.simulation.costs import Costs, Spread, Workload, read
+from .kvstore.simulation.simulator import Network
 
 #: The policy whose measured jobs stand for another one's: the messages are the same.
 CHECKED_BY = {"dist_backup": "dist_sync"}

@@ -1,6 +1,13 @@
 """A worker's program: two keys in one call, as fast as it goes; every read is checked.
 
-Without an optimizer the sum of a step replaces the value; with one ('added') it is added.
+The sum of a step replaces the value ('replaced'); or an optimizer adds it in Python ('added'); or
+one that the server's core runs takes it ('updated'), with a momentum of 1 and a schedule, so that
+all numbers are whole and a lost or repeated update, state or rate shows. 'ahead' is 'added', but
+ten steps are asked for at once, and only the last one of them is read.
+
+    boards.py STEPS OUT_FOLDER replaced|added|updated|ahead [PATIENCE]
+
+PATIENCE: seconds after which an exchange goes on by messages, if they are to be others.
 """
 
 import json
@@ -11,25 +18,51 @@ import gate
 import numpy as np
 
 import mixflow as mx
+from mixflow.kvstore.transport import lane as lanes
 
-steps, out_folder, added = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "added"
+steps, out_folder, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+if len(sys.argv) > 4:
+    lanes.PATIENCE_SECONDS = float(sys.argv[4])
+
+
+def schedule():
+    return mx.lr_scheduler.FactorScheduler(step=100, factor=0.5, base_lr=8)
+
+
+def course():
+    """The value after each step."""
+    if kind != "updated":
+        return [workers * (step + 1.0) for step in range(steps)]
+    found, value, momentum, rate = [], 0.0, 0.0, schedule()
+    for step in range(steps):
+        momentum -= rate(step + 1) * workers
+        value += momentum
+        found.append(value)
+    return found
+
+
 store = mx.kv.create("dist_sync")
 workers = store.num_workers
 keys = ["small", "big"]
 values = [mx.nd.zeros((3,)), mx.nd.zeros((120_000,))]
 store.init(keys, values)
-if added:
+if kind in ("added", "ahead"):
     store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
+if kind == "updated":
+    store.set_optimizer(mx.optimizer.SGD(1.0, lr_scheduler=schedule()))
+expected = course()
 progress = open(os.path.join(out_folder, f"steps{store.rank}"), "a", buffering=1)  # noqa: SIM115 - to its end
 for step in range(store.first_step, steps):
     gate.wait(out_folder, step)
-    own = 1.0 if added else step + 1.0
+    own = step + 1.0 if kind == "replaced" else 1.0
     store.pushpull(keys, [mx.nd.ones(value.shape) * own for value in values], out=values)
-    found = [np.unique(value.asnumpy()).tolist() for value in values]
-    assert found == [[workers * (step + 1.0)]] * 2, (step, found)
+    if kind != "ahead" or step % 10 == 9:
+        found = [np.unique(value.asnumpy()).tolist() for value in values]
+        assert found == [[expected[step]]] * 2, (step, found, expected[step])
     progress.write(f"{os.getpid()} {step}\n")
 lane = store._link.lane
 by_boards = lane.steps if lane is not None else 0
 store.close()
 with open(os.path.join(out_folder, f"end{store.rank}"), "w") as file:
-    json.dump({"by_boards": by_boards, "found": found}, file)
+    right = found == [[expected[-1]]] * 2
+    json.dump({"by_boards": by_boards, "found": found, "right": right}, file)

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from jobs_support import STORE_SECONDS
+
 from mixflow.cli import main
 
 MAIN = "import sys; from mixflow.cli import main; raise SystemExit(main(sys.argv[1:]))"
@@ -40,3 +42,8 @@ def elsewhere(*words, code=0):
 
 def status(name, *more):
     return json.loads(mixflow("status", name, "--json", *more))
+
+
+def scaled(*words):
+    """`mixflow scale`, with all the time that newcomers may need on a busy machine."""
+    return mixflow("scale", *words, "--deadline", STORE_SECONDS)

@@ -5,6 +5,7 @@
 MURDER 1: this worker's executor is killed after each fifth batch, and worker 1 itself, once.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -29,8 +30,9 @@ data = mx.io.PartitionedIter(
 
 def kill(parameters):
     if murder == "1" and parameters.nbatch % 5 == 4:
-        for pid in data.pool.executors.pids.values():
-            os.kill(pid, signal.SIGKILL)
+        for pid in list(data.pool.executors.pids.values()):
+            with contextlib.suppress(ProcessLookupError):  # it is being replaced just now
+                os.kill(pid, signal.SIGKILL)
         note = folder / f"killed{store.rank}"
         if store.rank == 1 and parameters.epoch == 1 and not note.exists():
             note.write_text("once")

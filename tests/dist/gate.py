@@ -11,7 +11,7 @@ from pathlib import Path
 from mixflow.files import write_atomically
 
 #: Looks at the gate, 10 ms apart; a test has a limit of its own.
-LOOKS = 12_000
+LOOKS = 30_000
 
 
 def close(folder, step):

@@ -12,11 +12,14 @@ import psutil
 
 COUNTER = str(Path(__file__).with_name("counter.py"))
 FIT = str(Path(__file__).with_name("fit.py"))
+#: Deadlines that no test measures. A machine may keep any process waiting for half a minute, so
+#: they are there only that a job which hangs is told in words.
+STORE_SECONDS, JOB_SECONDS = 100.0, 240.0
 #: Random moments of each kind.
 COUNT = 20 if os.environ.get("MIXFLOW_FULL_COUNTS") else 1
 
 
-def until(what, seconds=60, pause=0.05):
+def until(what, seconds=120, pause=0.05):
     """Waits until something is true, and returns it."""
     # Not by a clock: a machine may stop this process and those that it waits for.
     for _ in range(int(seconds / pause)):
@@ -48,7 +51,7 @@ def beside(job, act, held=None):
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()
     code = job.run()  # ends soon where the other side has failed
-    thread.join(10)
+    thread.join(60)
     assert not failed and not thread.is_alive(), failed
     return code
 
@@ -62,6 +65,12 @@ def done_steps(folder, rank="*"):
 def progressed(folder, steps, rank="*"):
     """Waits until some worker, or that of a rank, has done so many steps."""
     until(lambda: done_steps(folder, rank) >= steps, pause=0.005)
+
+
+def steps_more(folder, steps, rank):
+    """Waits until a worker has begun and done so many steps more: what was pushed before is in what
+    it has read then."""
+    progressed(folder, done_steps(folder, rank) + 1 + steps, rank)
 
 
 def counted(folder):

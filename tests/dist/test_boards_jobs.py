@@ -9,10 +9,10 @@ from pathlib import Path
 
 import gate
 import pytest
-from jobs_support import COUNT, beside, ends, progressed
+from jobs_support import COUNT, JOB_SECONDS, STORE_SECONDS, beside, ends, progressed
 
 from mixflow import _rt
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -23,26 +23,26 @@ PROGRAM = str(Path(__file__).with_name("boards.py"))
 STEPS = 400
 
 
-def run(folder, kind, kill=None, workers=2, servers=1):
+def run(folder, kind, kill=None, workers=2, servers=1, more=()):
     """A job; `kill(job)` runs beside it. Gives its events and each worker's end."""
-    store = StoreOptions(deadline=30.0, repeat=0.1, bound=50_000)
-    command = [sys.executable, PROGRAM, str(STEPS), str(folder), kind]
-    job = Job(command, JobOptions(workers, servers, store, deadline=120.0))
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1, bound=50_000)
+    command = [sys.executable, PROGRAM, str(STEPS), str(folder), kind, *more]
+    job = Job(command, JobOptions(workers, servers, store, deadline=JOB_SECONDS))
     assert (beside(job, kill) if kill else job.run()) == 0
     return job.events, ends(folder, workers)
 
 
-@pytest.mark.parametrize("kind", ["replaced", "added"])
+@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead"])
 def test_a_steady_job_goes_by_boards(tmp_path, kind):
-    _, found = run(tmp_path, kind, workers=3, servers=2)
-    total = 3.0 * STEPS
+    # All of it is over within a second: one stop could send the rest by messages.
+    _, found = run(tmp_path, kind, workers=3, servers=2, more=["20"])
     for end in found:
-        assert end["found"] == [[total]] * 2
-        # All but the first step of each slice ('big' has three), unless a stop made them late.
+        assert end["right"]
+        # All but the first step of each slice ('big' has three), or nearly so.
         assert end["by_boards"] > 2 * STEPS
 
 
-@pytest.mark.parametrize("kind", ["replaced", "added"])
+@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead"])
 @pytest.mark.parametrize("victim", ["worker1", "server0"])
 @pytest.mark.parametrize("number", range(COUNT))
 def test_whoever_is_killed_every_step_counts_once(tmp_path, kind, victim, number):
@@ -62,5 +62,5 @@ def test_whoever_is_killed_every_step_counts_once(tmp_path, kind, victim, number
     events, found = run(tmp_path, kind, kill)
     killed = [e for e in events if e["who"] == victim and e.get("code") == -signal.SIGKILL]
     assert len(killed) == 2
-    assert [end["found"] for end in found] == [[[2.0 * STEPS]] * 2] * 2
+    assert all(end["right"] for end in found)
     assert found[0]["by_boards"] > 0

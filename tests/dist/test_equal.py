@@ -6,9 +6,10 @@ from pathlib import Path
 import equal
 import numpy as np
 import pytest
+from jobs_support import JOB_SECONDS, STORE_SECONDS
 
 import mixflow as mx
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -19,8 +20,8 @@ def test_two_workers_give_the_weights_of_one_with_twice_the_batch(tmp_path, way,
     out = tmp_path / "weights.npz"
     command = [sys.executable, str(Path(equal.__file__)), way, str(out)]
     # The first layer is cut over both servers.
-    store = StoreOptions(deadline=30.0, repeat=0.2, bound=1000)
-    assert Job(command, JobOptions(2, 2, store, deadline=90.0)).run() == 0
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.2, bound=1000)
+    assert Job(command, JobOptions(2, 2, store, deadline=JOB_SECONDS)).run() == 0
     one = equal.WAYS[way](mx.kv.create("local"), *equal.samples(), equal.TOGETHER)
     two = dict(np.load(out))
     assert two.keys() == one.keys()

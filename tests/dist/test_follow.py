@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jobs_support import JOB_SECONDS, STORE_SECONDS
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -21,8 +22,8 @@ def test_each_example_of_each_pass_is_seen_once(tmp_path, death, restarts):
     np.save(tmp_path / "data.npy", np.arange(SAMPLES * 3, dtype="f4").reshape(SAMPLES, 3))
     np.save(tmp_path / "label.npy", np.zeros(SAMPLES, "f4"))
     command = [sys.executable, PROGRAM, str(tmp_path), str(death), str(EPOCHS)]
-    store = StoreOptions(deadline=30.0, repeat=0.1, give_up=True, bound=1000)
-    job = Job(command, JobOptions(3, 2, store, worker_restarts=restarts, deadline=100.0))
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1, give_up=True, bound=1000)
+    job = Job(command, JobOptions(3, 2, store, worker_restarts=restarts, deadline=JOB_SECONDS))
     assert job.run() == 0
     assert -signal.SIGKILL in [e.get("code") for e in job.events if e["who"] == "worker1"]
     seen = [[] for _ in range(EPOCHS)]

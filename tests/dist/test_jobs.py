@@ -9,13 +9,22 @@ import time
 
 import numpy as np
 import pytest
-from jobs_support import COUNT, COUNTER, FIT, beside, ends, progressed
+from jobs_support import (
+    COUNT,
+    COUNTER,
+    FIT,
+    JOB_SECONDS,
+    STORE_SECONDS,
+    beside,
+    ends,
+    progressed,
+)
 
 from mixflow.cli import main
 from mixflow.errors import MixflowError, ParamError
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Async
+from mixflow.kvstore.protocol.policy import Async
 from mixflow.kvstore.transport.faults import Faults
 
 pytest.importorskip("zmq")
@@ -23,9 +32,9 @@ pytest.importorskip("zmq")
 
 def run(folder, workers=2, servers=2, steps=20, pause=0.02, kill=None, name="dist_sync", **options):
     """A counting job; `kill(job)` runs beside it. Gives the job and each worker's end."""
-    store = StoreOptions(**{"deadline": 30.0, "repeat": 0.1, "bound": 1000, **options})
+    store = StoreOptions(**{"deadline": STORE_SECONDS, "repeat": 0.1, "bound": 1000, **options})
     command = [sys.executable, COUNTER, str(steps), str(pause), str(folder), name]
-    job = Job(command, JobOptions(workers, servers, store, deadline=90.0))
+    job = Job(command, JobOptions(workers, servers, store, deadline=JOB_SECONDS))
     assert (beside(job, kill, (folder, steps - 1)) if kill else job.run()) == 0
     return job, ends(folder, workers)
 
@@ -71,9 +80,10 @@ def test_a_worker_that_is_lost_for_good_ends_the_job(tmp_path):
         progressed(tmp_path, 3)
         os.kill(job.workers[1].pid, signal.SIGKILL)
 
-    store = StoreOptions(deadline=5.0, repeat=0.1)
+    # Else worker 0 may have given up before the job has seen that worker 1 is gone.
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1)
     command = [sys.executable, COUNTER, "500", "0.01", str(tmp_path)]
-    job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=60.0))
+    job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=JOB_SECONDS))
     assert beside(job, kill, (tmp_path, 499)) == -signal.SIGKILL
 
 
@@ -82,9 +92,9 @@ def test_the_others_go_on_if_so_configured(tmp_path):
         progressed(tmp_path, 3)
         os.kill(job.workers[1].pid, signal.SIGKILL)
 
-    store = StoreOptions(deadline=20.0, repeat=0.1, give_up=True)
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1, give_up=True)
     command = [sys.executable, COUNTER, "30", "0.01", str(tmp_path)]
-    job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=60.0))
+    job = Job(command, JobOptions(2, 1, store, worker_restarts=0, deadline=JOB_SECONDS))
     assert beside(job, kill, (tmp_path, 29)) == 0
     assert [e["what"] for e in job.events if e["who"] == "worker1"][-1] == "worker taken out"
     end = json.loads((tmp_path / "end0").read_text())["small"][0]
@@ -109,9 +119,9 @@ def test_options_are_checked():
 
 def fitted(folder, workers, batch_size):
     out = folder / f"weights{workers}.npz"
-    store = StoreOptions(deadline=30.0, repeat=0.1)
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1)
     command = [sys.executable, FIT, str(out), str(batch_size)]
-    job = Job(command, JobOptions(workers, 1, store, deadline=90.0))
+    job = Job(command, JobOptions(workers, 1, store, deadline=JOB_SECONDS))
     assert job.run() == 0
     return dict(np.load(out))
 
@@ -156,8 +166,8 @@ os.write(1, f"end {store.rank} {value.asnumpy()[0]}\\n".encode())  # at once: ot
 
 
 def test_a_program_that_ends_by_an_error_is_started_again(tmp_path, capfd):
-    store = StoreOptions(deadline=20.0, repeat=0.1)
-    job = Job([sys.executable, "-c", FAILING], JobOptions(2, 1, store, deadline=60.0))
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1)
+    job = Job([sys.executable, "-c", FAILING], JobOptions(2, 1, store, deadline=JOB_SECONDS))
     assert job.run() == 0
     codes = [e["code"] for e in job.events if e["what"] == "worker ended"]
     assert sorted(codes) == [0, 0, 1]
@@ -170,7 +180,7 @@ def test_a_program_that_ends_by_an_error_is_started_again(tmp_path, capfd):
 
 def test_what_cannot_succeed_is_not_started_again(capfd):
     for program in ("import nothing_of_that_name", FAILING.replace('"dist_sync"', '"dist_async"')):
-        job = Job([sys.executable, "-c", program], JobOptions(1, 1, deadline=60.0))
+        job = Job([sys.executable, "-c", program], JobOptions(1, 1, deadline=JOB_SECONDS))
         assert job.run() == 1
         assert len([e for e in job.events if e["what"] == "worker started"]) == 1
     assert "start it with 'mixflow launch --consistency dist_async'" in capfd.readouterr().err

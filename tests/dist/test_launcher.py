@@ -11,22 +11,19 @@ import gate
 import psutil
 import pytest
 from commands_support import start
-from jobs_support import COUNT, COUNTER, progressed, until
+from jobs_support import COUNT, COUNTER, STORE_SECONDS, gone, progressed, until
 
 from mixflow.cli import main
-from mixflow.kvstore import snapshot
+from mixflow.kvstore.server import snapshot
 
 pytest.importorskip("zmq")
-
-
-def is_gone(process):
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("number", range(COUNT))
 def test_a_killed_launcher_leaves_nothing_and_goes_on_from_its_snapshot(tmp_path, number):
     draw, place = random.Random(number), tmp_path / "snapshots"
     command = ["launch", "-n", "2", "--snapshot-folder", str(place), "--snapshot-every", "5"]
+    command += ["--deadline", str(STORE_SECONDS)]
     program = [sys.executable, COUNTER, "120", "0.03", str(tmp_path)]
     gate.close(tmp_path, 119)
     launcher = start(*command, *program)
@@ -36,8 +33,9 @@ def test_a_killed_launcher_leaves_nothing_and_goes_on_from_its_snapshot(tmp_path
     folders = {Path(f.path).parents[2] for p in family for f in p.open_files() if "owner" in f.path}
     assert folders and len(family) >= 3
     os.kill(launcher.pid, signal.SIGKILL)
-    launcher.wait(10)
-    until(lambda: all(map(is_gone, family)) and not any(map(Path.exists, folders)), 20)
+    launcher.wait(STORE_SECONDS)
+    pids = [process.pid for process in family]
+    until(lambda: gone(pids) and not any(map(Path.exists, folders)))
     gate.open_(tmp_path)
     found = snapshot.complete(place)
     events = tmp_path / "events.json"

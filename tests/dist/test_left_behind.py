@@ -18,4 +18,5 @@ def test_a_process_that_nobody_waits_for_is_found(monkeypatch):
     (text,) = survivors.left_behind(before)
     assert text.startswith(f"{process.pid}: ") and "time.sleep(100)" in text
     os.kill(process.pid, signal.SIGKILL)
+    monkeypatch.undo()
     assert survivors.left_behind(before) == []

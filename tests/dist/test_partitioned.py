@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jobs_support import JOB_SECONDS, STORE_SECONDS
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -16,8 +17,8 @@ PROGRAM = str(Path(__file__).with_name("fit_partitions.py"))
 def fitted(folder, workers, batch_size, murder=False):
     out = folder / f"weights{workers}{murder}.npz"
     command = [sys.executable, PROGRAM, str(out), str(batch_size), str(folder), str(int(murder))]
-    store = StoreOptions(deadline=30.0, repeat=0.1)
-    job = Job(command, JobOptions(workers, 1, store, deadline=100.0))
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1)
+    job = Job(command, JobOptions(workers, 1, store, deadline=JOB_SECONDS))
     assert job.run() == 0
     return dict(np.load(out)), job.events
 

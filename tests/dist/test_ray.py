@@ -1,6 +1,7 @@
 """Jobs whose processes Ray starts: one small cluster on this machine for all tests."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -15,10 +16,12 @@ import pytest
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("zmq")
-from commands_support import elsewhere, mixflow, start, status  # noqa: E402
+from commands_support import elsewhere, mixflow, scaled, start, status  # noqa: E402
 from jobs_support import (  # noqa: E402
     COUNT,
     COUNTER,
+    JOB_SECONDS,
+    STORE_SECONDS,
     beside,
     counted,
     ends,
@@ -32,12 +35,13 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 import mixflow as mx  # noqa: E402
 from mixflow.errors import MixflowError, ParamError  # noqa: E402
-from mixflow.kvstore import places, registry, snapshot  # noqa: E402
-from mixflow.kvstore.cluster import Job, JobOptions  # noqa: E402
+from mixflow.kvstore.job import places, ray_cluster, registry  # noqa: E402
+from mixflow.kvstore.job.cluster import Job, JobOptions  # noqa: E402
+from mixflow.kvstore.job.places import Room  # noqa: E402
+from mixflow.kvstore.job.ray_cluster import RaySpawner  # noqa: E402
 from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.places import Room  # noqa: E402
-from mixflow.kvstore.plan import SnapshotOptions  # noqa: E402
-from mixflow.kvstore.ray_cluster import RaySpawner  # noqa: E402
+from mixflow.kvstore.server import snapshot  # noqa: E402
+from mixflow.kvstore.server.plan import SnapshotOptions  # noqa: E402
 from mixflow.pipeline.partitions import Partition, compute  # noqa: E402
 
 FULL = bool(os.environ.get("MIXFLOW_FULL_COUNTS"))
@@ -45,7 +49,7 @@ NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
 #: A node that refuses connections is lost after a second; one that is only slow is not.
 HEALTH = {
     "health_check_period_ms": 300,
-    "health_check_timeout_ms": 20_000,
+    "health_check_timeout_ms": 60_000,
     "health_check_failure_threshold": 3,
     "health_check_initial_delay_ms": 0,
 }
@@ -59,26 +63,28 @@ def cluster():
     made = Cluster(initialize_head=True, head_node_args={**head, "_system_config": HEALTH})
     made.add_node(**NODE)
     ray.init(address=made.address, log_to_driver=False)
-    made.wait_for_nodes(30)
+    made.wait_for_nodes(STORE_SECONDS)
     yield made
     ray.shutdown()
     made.shutdown()
-    until(lambda: set(psutil.Process().children(recursive=True)) <= before, 15)
+    until(lambda: set(psutil.Process().children(recursive=True)) <= before)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path, monkeypatch):
     """No process of a job, no state in memory, no CPU that is still taken."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(ray_cluster, "KEEPER_SECONDS", 60.0)
+    monkeypatch.setattr(places, "NEWCOMER_SECONDS", STORE_SECONDS)
     before = memory()
     yield
     left = coordinators() if ray.is_initialized() else []
     for name in left:  # or all tests that follow would fail
         ray.kill(ray.get_actor(name, namespace="mixflow"))
     assert not left
-    until(lambda: not of_jobs(tmp_path) and not memory() - before, 20)
+    until(lambda: not of_jobs(tmp_path) and not memory() - before)
     if ray.is_initialized():
-        until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"], 20)
+        until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
 
 
 def of_jobs(folder):
@@ -91,10 +97,11 @@ def of_jobs(folder):
     return found
 
 
-def job(folder, steps=20, pause=0.03, room=None, deadline=30.0, give_up=False, **options):
+def job(folder, steps=20, pause=0.03, room=None, give_up=False, **options):
     command = [sys.executable, COUNTER, str(steps), str(pause), str(folder)]
-    store = StoreOptions(deadline=deadline, repeat=0.1, bound=1000, give_up=give_up)
-    return Job(command, JobOptions(2, 2, store, deadline=240.0, **options), RaySpawner(room=room))
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1, bound=1000, give_up=give_up)
+    options = JobOptions(2, 2, store, deadline=JOB_SECONDS, **options)
+    return Job(command, options, RaySpawner(room=room or Room(deadline=STORE_SECONDS)))
 
 
 def memory():
@@ -124,12 +131,12 @@ def test_processes_are_spread_over_nodes_and_deaths_are_seen(cluster, tmp_path):
 class Doomed:
     """A node more, that a job's first server and its workers are on: only it has room for both."""
 
-    room = Room(cpus_per_worker=2)
+    room = Room(cpus_per_worker=2, deadline=STORE_SECONDS)
 
     def __init__(self, cluster):
         self._cluster = cluster
         self.node = cluster.add_node(**{**NODE, "num_cpus": 4})
-        cluster.wait_for_nodes(30)
+        cluster.wait_for_nodes(STORE_SECONDS)
 
     def prepare(self, made):
         """Has the servers placed here and on another node, and remembers what was there."""
@@ -194,7 +201,6 @@ def test_a_worker_that_never_comes_back_is_named_or_left_behind(cluster, tmp_pat
             progressed(folder, 5)
             os.kill(made.workers[1].pid, signal.SIGKILL)
 
-        began = time.monotonic()
         code = beside(made, kill, (folder, 59))
         last = [e["what"] for e in made.events if e["who"] == "worker1"][-1]
         if give_up:
@@ -202,20 +208,29 @@ def test_a_worker_that_never_comes_back_is_named_or_left_behind(cluster, tmp_pat
             assert 60 + 5 <= json.loads((folder / "end0").read_text())["small"][0] <= 120
         else:
             assert code == -signal.SIGKILL and last == "worker ended"
-            assert time.monotonic() - began < 60
 
 
-def test_what_the_cluster_lacks_is_said_in_time(cluster, tmp_path):
+def hurry(monkeypatch, some):
+    """Gives up after a second where `some(whom)` says so, and else not soon: a cluster on a busy
+    machine takes its time to find room that is there."""
+
+    class Group(places.Group):
+        def __init__(self, what, count, cpus, strategy, deadline):
+            super().__init__(what, count, cpus, strategy, 1 if some(what) else STORE_SECONDS)
+
+    monkeypatch.setattr(places, "Group", Group)
+
+
+def test_what_the_cluster_lacks_is_said_in_time(cluster, tmp_path, monkeypatch):
+    hurry(monkeypatch, lambda what: "workers" in what)
     cases = [
         (Room(cpus_per_worker=3, deadline=1), "no node has 3; use a smaller --cpus-per-worker"),
         (Room(cpus_per_worker=2, cpus_per_server=1, deadline=1), "2 workers with 2 CPUs each"),
     ]
     for room, text in cases:
-        began = time.monotonic()
         with pytest.raises(MixflowError, match=r"expected room for .* within 1 s, got ") as error:
             job(tmp_path, room=room).run()
         assert text in str(error.value)
-        assert time.monotonic() - began < 60
     until(lambda: ray.available_resources()["CPU"] == 4)
     with pytest.raises(ParamError, match=r"expected CPUs per process >= 0 .* got -1"):
         Room(cpus_per_worker=-1)
@@ -224,7 +239,8 @@ def test_what_the_cluster_lacks_is_said_in_time(cluster, tmp_path):
 
 
 def test_workers_are_packed_and_servers_spread(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "NEWCOMER_SECONDS", 1.0)
+    newcomers = itertools.count(1)
+    hurry(monkeypatch, lambda what: what == "one more worker" and next(newcomers) == 3)
     made = job(tmp_path, steps=100000, pause=0.01)
 
     def look(made):
@@ -235,7 +251,7 @@ def test_workers_are_packed_and_servers_spread(cluster, tmp_path, monkeypatch):
         until(lambda: len(made.workers) == 1)
         made.scale(2)  # the place that is free
         until(lambda: [w["state"] for w in made.status()["workers"]] == ["at work"] * 2)
-        assert ray.available_resources()["CPU"] == 2
+        until(lambda: ray.available_resources()["CPU"] == 2)
         made.scale(5)
         until(lambda: made.status()["refused"])
         assert "room for one more worker with 1 CPUs each" in made.status()["refused"]
@@ -256,6 +272,7 @@ def detached(cluster, folder, pause=0.02, name="far"):
         f"exec(open({COUNTER!r}).read())\n"
     )
     words = ["-n", 2, "-s", 2, "--detach", "--address", cluster.address, "--name", name]
+    words += ["--deadline", STORE_SECONDS]
     command = [sys.executable, program, 100000, pause, folder]
     return elsewhere("launch", *words, *command)
 
@@ -271,9 +288,9 @@ def test_a_detached_job_outlives_its_terminals(cluster, tmp_path, number):
     watcher = start("attach", "far", "--address", cluster.address)
     progressed(tmp_path, 1 + random.Random(number).randrange(20))
     watcher.kill()
-    watcher.wait(10)
-    assert "3 workers (worker0, worker1, worker2)" in mixflow("scale", "far", "-n", 3)
-    assert "2 workers (worker0, worker1)" in mixflow("scale", "far", "-n", 2)
+    watcher.wait(STORE_SECONDS)
+    assert "3 workers (worker0, worker1, worker2)" in scaled("far", "-n", 3)
+    assert "2 workers (worker0, worker1)" in scaled("far", "-n", 2)
     found = json.loads(elsewhere("status", "far", "--json", "--address", cluster.address))
     assert found["state"] == "running" and len({s["host"] for s in found["servers"]}) == 2
     enough(tmp_path)
@@ -307,8 +324,8 @@ def test_a_killed_launcher_ends_its_job_on_the_cluster(cluster, tmp_path, number
     progressed(tmp_path, 1 + random.Random(number).randrange(20))
     found = status("near")
     launcher.kill()
-    launcher.wait(10)
-    until(lambda: gone(p["pid"] for p in [*found["workers"], *found["servers"]]), 30)
+    launcher.wait(STORE_SECONDS)
+    until(lambda: gone(p["pid"] for p in [*found["workers"], *found["servers"]]))
     assert "near" not in mixflow("jobs")
 
 

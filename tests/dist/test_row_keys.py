@@ -7,9 +7,9 @@ from pathlib import Path
 
 import gate
 import pytest
-from jobs_support import beside, ends, progressed
+from jobs_support import JOB_SECONDS, STORE_SECONDS, beside, ends, progressed
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
@@ -25,10 +25,10 @@ def test_rows_are_counted_exactly_through_kills(tmp_path):
         progressed(tmp_path, 30)
         os.kill(job.servers["server1"].pid, signal.SIGKILL)
 
-    store = StoreOptions(deadline=30.0, repeat=0.1, bound=1000)
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1, bound=1000)
     program = str(Path(__file__).with_name("row_keys.py"))
     command = [sys.executable, program, str(STEPS), str(tmp_path)]
-    job = Job(command, JobOptions(2, 2, store, deadline=90.0))
+    job = Job(command, JobOptions(2, 2, store, deadline=JOB_SECONDS))
     assert beside(job, kill, (tmp_path, 25)) == 0
     killed = {e["who"] for e in job.events if e.get("code") == -signal.SIGKILL}
     assert killed == {"worker1", "server1"}

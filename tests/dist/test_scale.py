@@ -1,26 +1,47 @@
 """Workers that join and leave a running job: every step of each of them counts, once."""
 
+import itertools
 import os
 import random
 import signal
 import time
 
+import gate
 import numpy as np
 import pytest
-from jobs_support import COUNT, done_steps, ends, enough, last_values, progressed, until
+from jobs_support import (
+    COUNT,
+    done_steps,
+    ends,
+    enough,
+    last_values,
+    progressed,
+    steps_more,
+    until,
+)
 from test_snapshots import counting, fitted, run, what
 
 from mixflow.errors import ParamError
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.plan import SnapshotOptions
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions
+from mixflow.kvstore.transport.rendezvous import Roll
 
 pytest.importorskip("zmq")
 
 
+def lives_of(folder):
+    """Steps that each worker has done, by rank and then by process."""
+    found = sorted(folder.glob("steps*"), key=lambda path: int(path.name.removeprefix("steps")))
+    rows = [[line.split() for line in path.read_text().splitlines()] for path in found]
+    return [
+        [[int(step) for _, step in life] for _, life in itertools.groupby(some, lambda row: row[0])]
+        for some in rows
+    ]
+
+
 def steps_of(folder):
     """Steps that each worker has done, by rank."""
-    found = sorted(folder.glob("steps*"), key=lambda path: int(path.name.removeprefix("steps")))
-    return [[int(line.split()[1]) for line in path.read_text().splitlines()] for path in found]
+    return [list(itertools.chain.from_iterable(lives)) for lives in lives_of(folder)]
 
 
 def grow_and_shrink(folder, most):
@@ -41,6 +62,7 @@ def test_joiners_and_leavers_count_exactly(tmp_path, name, number):
     def act(job):
         grow_and_shrink(tmp_path, 4)(job)
         until(lambda: all((tmp_path / f"end{rank}").exists() for rank in (1, 2, 3)))
+        steps_more(tmp_path, 1, 0)  # what it reads last has all that the others have pushed
         enough(tmp_path)
 
     # Rounds pass while the newcomers join, and there are some left when they have.
@@ -87,8 +109,37 @@ def test_a_newcomer_may_be_killed_at_any_moment(tmp_path, number):
     assert ends(tmp_path)[0] in [{"small": [n], "big": [n]} for n in (total, total + 1)]
 
 
-def test_fit_with_a_joiner_and_leavers(tmp_path):
-    job, weights = fitted(tmp_path, grow_and_shrink(tmp_path, 3), pause=0.2)
+class Told:
+    """Who of a job's workers has heard that it shall leave: it has sent another word since."""
+
+    def __init__(self, monkeypatch):
+        self._words, answer = {}, Roll._beat
+
+        def beat(roll, request):
+            said = answer(roll, request)
+            if said["leave"]:
+                self._words.setdefault(int(request["rank"]), set()).add(request["number"])
+            return said
+
+        monkeypatch.setattr(Roll, "_beat", beat)
+
+    def __call__(self):
+        return {rank for rank, numbers in list(self._words.items()) if len(numbers) > 1}
+
+
+def test_fit_with_a_joiner_and_leavers(tmp_path, monkeypatch):
+    told = Told(monkeypatch)
+
+    def act(job):
+        progressed(tmp_path, 5)
+        job.scale(3)
+        until(lambda: job.roll.steps.get(2) is not None)  # it takes part
+        gate.close(tmp_path, 40)
+        progressed(tmp_path, 3, 2)
+        job.scale(1)
+        until(lambda: set(job.workers) - told() == {0})  # or they have left already
+
+    job, weights = fitted(tmp_path, act, pause=0.01, held=(tmp_path, 10))
     steps = steps_of(tmp_path)
     assert steps[0] == list(range(50))
     assert steps[1] == list(range(len(steps[1]))) and len(steps[1]) < 50
@@ -112,6 +163,7 @@ def test_a_job_that_goes_back_comes_to_the_number_that_was_asked_for(tmp_path):
         progressed(tmp_path, 5)
         job.scale(3)
         until(lambda: at_work(0) and snapshot.complete(place))
+        progressed(tmp_path, 1, 2)
         job.spawner.lose_host("host1")
         until(lambda: at_work(1))
         enough(tmp_path)
@@ -120,18 +172,14 @@ def test_a_job_that_goes_back_comes_to_the_number_that_was_asked_for(tmp_path):
     (back,) = [e["snapshot"] for e in job.events if e["what"] == "rolled back"]
     started = [e["who"] for e in job.events if e["what"] == "worker started"]
     assert started == ["worker0", "worker1", "worker2", "worker0", "worker1", "worker3"]
-    steps = steps_of(tmp_path)
+    lives = lives_of(tmp_path)
+    assert [len(found) for found in lives] == [2, 2, 1, 1]
     # Of the first timeline what the snapshot holds, of the second one all.
-    before = 2 * back + max(0, back - steps[2][0])
-    again = [done[first_again(done) :] for done in steps[:2]]
-    assert [done[0] for done in again] == [back, back] and steps[3][0] >= back
-    total = float(before + sum(map(len, again)) + len(steps[3]))
+    before = 2 * back + max(0, back - lives[2][0][0])
+    again = [lives[rank][-1] for rank in (0, 1, 3)]
+    assert [done[0] for done in again[:2]] == [back, back] and again[2][0] >= back
+    total = float(before + sum(map(len, again)))
     assert last_values(tmp_path) == {"small": [total], "big": [total]}
-
-
-def first_again(done):
-    """Where the steps of a worker begin again."""
-    return next(at for at in range(1, len(done)) if done[at] <= done[at - 1])
 
 
 def test_a_job_keeps_a_worker(tmp_path):

@@ -8,19 +8,29 @@ import time
 import gate
 import numpy as np
 import pytest
-from jobs_support import COUNTER, FIT, beside, ends, progressed, until
+from jobs_support import (
+    COUNTER,
+    FIT,
+    JOB_SECONDS,
+    STORE_SECONDS,
+    beside,
+    ends,
+    enough,
+    progressed,
+    until,
+)
 
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
+from mixflow.kvstore.job.spawner import LocalSpawner
 from mixflow.kvstore.options import StoreOptions, policy_of
-from mixflow.kvstore.plan import SnapshotOptions
-from mixflow.kvstore.spawner import LocalSpawner
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions
 
 
 def counting(folder, steps=30, name="dist_sync", hosts=1, servers=2, pause=0.02, **options):
-    store = StoreOptions(policy_of(name), deadline=30.0, repeat=0.1, bound=1000)
+    store = StoreOptions(policy_of(name), deadline=STORE_SECONDS, repeat=0.1, bound=1000)
     command = [sys.executable, COUNTER, str(steps), str(pause), str(folder), name]
-    options = JobOptions(2, servers, store, deadline=100.0, **options)
+    options = JobOptions(2, servers, store, deadline=JOB_SECONDS, **options)
     return Job(command, options, LocalSpawner(hosts))
 
 
@@ -44,29 +54,42 @@ def lose_after(folder, steps, host="host1"):
 def test_a_job_resumes_with_another_number_of_servers(tmp_path, servers):
     place = tmp_path / "snapshots"
     saved = SnapshotOptions(str(place), versions=10)
+
+    def whole(*numbers):
+        """Lets a job end when it has these: it waits for its last one, but not for ever."""
+        return lambda job: until(lambda: [n for n, _ in snapshot.complete(place)] == [*numbers])
+
     first = counting(tmp_path, steps=25, snapshots=saved)
-    run(first)
-    assert [n for n, _ in snapshot.complete(place)] == [10, 20]
+    run(first, whole(10, 20), (tmp_path, 24))
     assert what(first).count("snapshot") == 2
-    again = counting(tmp_path, steps=40, servers=servers, snapshots=saved, resume=True)
-    run(again)
-    assert ends(tmp_path) == [{"small": [80.0], "big": [80.0]}] * 2
+    again = counting(tmp_path, steps=44, servers=servers, snapshots=saved, resume=True)
+    run(again, whole(30, 40), (tmp_path, 43))
+    assert ends(tmp_path) == [{"small": [88.0], "big": [88.0]}] * 2
     steps = (tmp_path / "steps0").read_text().split("\n")[:-1]
-    assert [int(line.split()[1]) for line in steps] == [*range(25), *range(20, 40)]
-    assert [n for n, _ in snapshot.complete(place)] == [30, 40]
+    assert [int(line.split()[1]) for line in steps] == [*range(25), *range(20, 44)]
 
 
 def test_snapshots_by_time_are_taken_and_announced(tmp_path):
     place = tmp_path / "snapshots"
-    job = counting(tmp_path, steps=220, snapshots=SnapshotOptions(str(place), seconds=0.5))
-    run(job)
-    numbers = [e["number"] for e in job.events if e["what"] == "snapshot"]
-    assert numbers and numbers == sorted(set(numbers))
-    found = snapshot.newest(place)
-    for number, servers in ((0, 1), (1, 2)):
-        _, records = found.shard(number, servers, True, 1000)
-        for _, record in records:
-            assert (record.value == 2 * found.number).all()
+    saved = SnapshotOptions(str(place), seconds=0.5, keep=1000)
+    job = counting(tmp_path, steps=100_000, snapshots=saved)
+    found = []
+
+    def taken(job):
+        return [e["number"] for e in list(job.events) if e["what"] == "snapshot"]
+
+    def act(job):
+        until(lambda: len(taken(job)) >= 2)
+        found.append(snapshot.newest(place))
+        for number, servers in ((0, 1), (1, 2)):
+            _, records = found[0].shard(number, servers, True, 1000)
+            for _, record in records:
+                assert (record.value == 2 * found[0].number).all()
+        enough(tmp_path)
+
+    run(job, act)
+    numbers = taken(job)
+    assert numbers == sorted(set(numbers)) and found[0].number in numbers
 
 
 @pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
@@ -109,6 +132,15 @@ def test_with_a_replica_a_lost_host_loses_nothing(tmp_path, name):
     assert max(end["small"][0] for end in found) == 60
 
 
+def stand_by(job):
+    """Whether each server's stand-by has told that it has everything."""
+    roll = job.roll
+    return all(
+        roll.synced.get(name) == (backup, roll.servers[backup][2])
+        for name, backup in (roll.backups or {}).items()
+    )
+
+
 def test_both_hosts_one_after_the_other(tmp_path):
     def act(job):
         progressed(tmp_path, 8)
@@ -118,6 +150,7 @@ def test_both_hosts_one_after_the_other(tmp_path):
         os.kill(job.servers["server1"].pid, signal.SIGKILL)
         gate.close(tmp_path, 59)
         progressed(tmp_path, 40)
+        until(lambda: stand_by(job))  # again, since the first host is lost
         job.spawner.lose_host("host1")
 
     job = counting(tmp_path, steps=60, hosts=3)
@@ -129,8 +162,9 @@ def test_both_hosts_one_after_the_other(tmp_path):
 def fitted(folder, act=None, hosts=1, pause=0.02, held=None, **options):
     out = folder / "weights.npz"
     command = [sys.executable, FIT, str(out), "16", str(pause)]
-    store = StoreOptions(deadline=30.0, repeat=0.1)
-    job = Job(command, JobOptions(2, 2, store, deadline=100.0, **options), LocalSpawner(hosts))
+    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1)
+    options = JobOptions(2, 2, store, deadline=JOB_SECONDS, **options)
+    job = Job(command, options, LocalSpawner(hosts))
     run(job, act, held)
     return job, dict(np.load(out))
 

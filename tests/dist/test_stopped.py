@@ -5,14 +5,16 @@ import os
 import signal
 import sys
 
+import gate
 import pytest
-from jobs_support import COUNTER, beside, progressed, until
+from jobs_support import COUNTER, JOB_SECONDS, beside, progressed, until
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
 
 pytest.importorskip("zmq")
-DEADLINE, STEPS = 3.0, 60
+#: Longer than the other processes may be kept waiting, which would be taken for missing as well.
+DEADLINE, STEPS = 8.0, 60
 
 
 def stopped_job(folder, restarts, give_up, wake, then=None):
@@ -20,23 +22,28 @@ def stopped_job(folder, restarts, give_up, wake, then=None):
     and `then(job)` when the job may end."""
     store = StoreOptions(deadline=DEADLINE, repeat=0.1, bound=1000, give_up=give_up)
     command = [sys.executable, COUNTER, str(STEPS), "0.05", str(folder)]
-    job = Job(command, JobOptions(2, 2, store, worker_restarts=restarts, deadline=100.0))
+    job = Job(command, JobOptions(2, 2, store, worker_restarts=restarts, deadline=JOB_SECONDS))
 
     def act(job):
         progressed(folder, 8, 1)
         pid = job.workers[1].pid
         os.kill(pid, signal.SIGSTOP)
+        gate.close(folder, STEPS - 1)
         if wake is not None:
             wake(job)
             os.kill(pid, signal.SIGCONT)
         if then is not None:
             then(job)
 
-    return job, beside(job, act, (folder, STEPS - 1))
+    return job, beside(job, act, (folder, 12))
 
 
 def ended(job):
     return [(e["who"], e["code"]) for e in job.events if e["what"] == "worker ended"]
+
+
+def steps_by_rank(job):
+    return {worker["rank"]: worker["step"] for worker in job.status()["workers"]}
 
 
 def steps_of(folder, rank):
@@ -70,11 +77,11 @@ def test_one_that_was_given_up_is_told_and_joins_again(tmp_path, capfd):
         progressed(tmp_path, 20, 0)  # without worker 1
 
     def then(job):
-        until(lambda: ended(job) and job.status()["workers"][-1]["step"] is not None)
+        until(lambda: ended(job) and steps_by_rank(job).get(1) is not None)
 
     job, code = stopped_job(tmp_path, 5, True, wake, then)
     assert code == 0 and ended(job)[0] == ("worker1", 1)
-    assert "worker 1, which was given up after 3 s" in capfd.readouterr().err
+    assert f"worker 1, which was given up after {DEADLINE:g} s" in capfd.readouterr().err
     done = steps_of(tmp_path, 1)
     assert steps_of(tmp_path, 0) == list(range(STEPS)) and done[-1] == STEPS - 1
     missed = STEPS - len(set(done))

@@ -5,11 +5,13 @@ import json
 import sys
 from pathlib import Path
 
+import gate
 import pytest
+from jobs_support import JOB_SECONDS, STORE_SECONDS
 
-from mixflow.kvstore.cluster import Job, JobOptions
+from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Bounded
+from mixflow.kvstore.protocol.policy import Bounded
 
 pytest.importorskip("zmq")
 TABLER = str(Path(__file__).with_name("tabler.py"))
@@ -18,9 +20,10 @@ STEPS, STALENESS, PAUSE = 25, 2, 0.004
 
 def test_the_fast_worker_is_never_more_than_s_clocks_ahead(tmp_path):
     # The store's own bound would let it run to the end.
-    store = StoreOptions(policy=Bounded(staleness=1000), deadline=30.0, repeat=0.2)
+    store = StoreOptions(policy=Bounded(staleness=1000), deadline=STORE_SECONDS, repeat=0.2)
     program = [sys.executable, TABLER, STEPS, STALENESS, PAUSE, tmp_path]
-    job = Job([str(word) for word in program], JobOptions(2, 1, store, deadline=90.0))
+    job = Job([str(word) for word in program], JobOptions(2, 1, store, deadline=JOB_SECONDS))
+    gate.close(tmp_path, 0)
     assert job.run() == 0
     logs = [json.loads((tmp_path / f"log{rank}").read_text()) for rank in range(2)]
     ahead = []

@@ -283,6 +283,40 @@ def test_rows_that_were_not_measured_again_stay(load: Any) -> None:
 MS = 1_000_000
 
 
+def test_a_run_that_is_cut_off_keeps_its_rows(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = load("run.py")
+
+    class Worker:
+        def __init__(self, question: str, rival: str, threads: int) -> None:
+            self.rival = rival
+            self.hello = {"cases": ["a", "b"], "unit": "seconds", "rounds": 1, "version": "0"}
+            self.hello["together"] = False
+
+        def measure(self, case: str) -> float:
+            if case == "b":
+                raise KeyboardInterrupt
+            return 2.0
+
+        def figures(self, case: str) -> dict[str, Any]:
+            return {}
+
+    for name in ("HERE", "ROOT"):
+        monkeypatch.setattr(run, name, tmp_path)
+    (tmp_path / "asked").mkdir()
+    (tmp_path / "asked" / "ours.py").touch()
+    target = tmp_path / "results" / "asked.json"
+    run.write(target, [{"case": "a", "rival": "ours"}, {"case": "b", "rival": "ours"}])
+    monkeypatch.setattr(run, "Worker", Worker)
+    monkeypatch.setattr(run.sys, "argv", ["run.py", "asked", "--case", "*"])
+    with pytest.raises(KeyboardInterrupt):
+        run.main()
+    first, second = json.loads(target.read_text())
+    assert first["best_seconds"] == 2.0 and second == {"case": "b", "rival": "ours"}
+    assert [path.name for path in target.parent.iterdir()] == ["asked.json"]
+
+
 def test_overlap_by_trace(load: Any) -> None:
     overlap = load("overlap.py")
     assert overlap.union([(5, 9), (0, 3), (2, 4), (9, 10)]) == [[0, 4], [5, 10]]

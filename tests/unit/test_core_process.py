@@ -27,7 +27,7 @@ a = vector(core, 0, 0, 0, 0)
 """
 
 
-def run(body: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(body: str, timeout: float = 110) -> subprocess.CompletedProcess[str]:
     text = PRELUDE.format(here=str(Path(__file__).parent)) + body
     source = str(Path(__file__).parents[2] / "src")
     env = {**os.environ, "PYTHONPATH": source, "PYTHONWARNINGS": "ignore"}
@@ -72,8 +72,8 @@ def test_interrupt_ends_a_wait_and_leaves_the_engine_usable() -> None:
         """
 go = threading.Event()
 core.push(lambda: go.wait(30) and None, [], [a])
-threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     a.to_numpy()
 except KeyboardInterrupt:
     print('interrupted')

@@ -1,4 +1,4 @@
-"""The plain C++ tests of storage and engine, built without Python and OpenMP, and run.
+"""The plain C++ tests of storage, engine and boards, built without Python and OpenMP, and run.
 
 MIXFLOW_TEST_COUNT sets the number of tasks (``make prove``: 1000000); the default keeps
 ``make test`` short. Builds are cached per sanitizer under ``build/native-tests``.
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = sorted(
     path.stem
-    for pattern in ("engine_*.cpp", "storage_*.cpp")
+    for pattern in ("engine_*.cpp", "storage_*.cpp", "kvstore_*.cpp")
     for path in (ROOT / "csrc" / "tests").glob(pattern)
 )
 COUNT = int(os.environ.get("MIXFLOW_TEST_COUNT", "10000"))

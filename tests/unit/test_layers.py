@@ -47,6 +47,17 @@ def test_an_import_from_above_inside_a_function_is_found(check):
     assert found == ["errors.py:2: errors imports ir from above"]
 
 
+def test_an_import_from_above_inside_of_a_package_is_found(check):
+    text = "from ..server.shard import x\nfrom ..novel import y"
+    found = modules(check, kvstore__protocol__a=text, kvstore__server__shard="", kvstore__novel="")
+    assert check.check_imports(found) == [
+        "kvstore.protocol.a.py:1: kvstore.protocol.a imports kvstore.server.shard from above",
+        "kvstore.protocol.a.py:2: 'kvstore.novel' stands on no line of INNER_LAYERS",
+    ]
+    text = "from ..protocol.a import x"
+    assert not check.check_imports(modules(check, kvstore__server__b=text, kvstore__protocol__a=""))
+
+
 def test_a_cycle_is_found(check):
     text = {"ir__a": "from .b import x", "ir__b": "from .a import y"}
     assert check.check_imports(modules(check, **text)) == ["import cycle: ir.a <-> ir.b"]

@@ -155,6 +155,12 @@ def test_products_with_a_vector_have_a_kernel_of_their_own() -> None:
     assert same("matmul", params, [a, draw((2, 30), np.float32, 1)]).implementation != "gemv"
 
 
+def test_product_with_a_vector_of_more_columns_than_are_summed_at_a_time() -> None:
+    params = {"transpose_a": False, "transpose_b": False}
+    a, b = draw((1, 19), np.float32, 0), draw((19, 2 * 32768 + 37), np.float32, 1)
+    assert same("matmul", params, [a, b]).implementation == "gemv"
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_product_over_an_empty_axis_is_zero(dtype: Any) -> None:
     a, b = np.empty((3, 0), dtype), np.empty((0, 4), dtype)

@@ -136,6 +136,21 @@ def test_whoever_looks_at_the_inputs_finds_the_batch() -> None:
     np.testing.assert_array_equal(seen.asnumpy(), batch(3).data[0].asnumpy())
 
 
+@pytest.mark.skipif(native is None, reason="the compiled core was not built")
+def test_a_prediction_reads_its_batch_in_place() -> None:
+    if _rt.core is not native:
+        pytest.skip("the compiled core is not in use")
+    module, fed = ready(), batch(1)
+    executor = module._executors.executors[0]
+    module.forward(fed, is_train=False)
+    expected = module.get_outputs()[0].asnumpy()
+    assert not executor._args["data"].asnumpy().any()  # nothing was copied
+    module.forward(batch(2), is_train=True)  # its backward phase needs what it was given
+    module.forward(fed, is_train=False)
+    np.testing.assert_array_equal(module.get_outputs()[0].asnumpy(), expected)
+    np.testing.assert_array_equal(executor.arg_dict["data"].asnumpy(), fed.data[0].asnumpy())
+
+
 def test_a_batch_of_another_dtype_is_converted() -> None:
     module = ready()
     module.forward_backward(batch(1, "float64"))

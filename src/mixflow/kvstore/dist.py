@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from .. import _rt
-from ..errors import MixflowError, ShapeError
+from ..errors import MixflowError, ParamError, ShapeError
 from ..files import write_atomically
 from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, RowSparseNDArray
 from ..optimizer import Optimizer
 from ..optimizer.describe import describe
-from . import lease, row_gradients, states
+from ..optimizer.own import is_own
 from .base import (
     FAR_BYTES,
     FIRST_BYTES,
@@ -34,14 +34,17 @@ from .base import (
     pulled,
     row_requests,
 )
-from .client import Ticket
-from .compression import Compression
 from .local import LocalKVStore
-from .member import Member
-from .messages import Array, Gradient
-from .row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
-from .sharding import Entry
+from .protocol import program, row_gradients
+from .protocol.client import Ticket
+from .protocol.compression import Compression
+from .protocol.messages import Array, Gradient
+from .protocol.sharding import Entry
+from .server import states
 from .transport.zeromq import Call
+from .worker import lease
+from .worker.member import Member
+from .worker.row_keys import any_sparse, push_rows, read_rows, set_whole, width_of
 
 #: Bytes of a key up to which the caller's own thread sends it.
 INLINE_BYTES = 1 << 20
@@ -73,24 +76,21 @@ class Key:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _store(
-    values: Mapping[str, Array],
-    handles: list[tuple[Key, _rt.Array]],
-    sparse: list[tuple[Key, RowSparseNDArray]],
-) -> None:
-    """Writes an answer's values into dense handles and row_sparse arrays of its keys."""
-    for known, handle in handles:
-        handle.copy_from_numpy(known.whole(values).reshape(known.shape))
-    for known, target in sparse:
-        set_whole(target, known.whole(values).reshape(known.shape))
-
-
 #: Keys of one exchange, each with its gradient (None: not pushed) and the arrays to fill.
 Group = list[tuple[Key, Any, Sequence[Any]]]
 
 
+def _tags(group: Group) -> list[Any]:
+    """What an exchange of some keys writes: arrays and tags."""
+    targets = [getattr(out, "tag", out) for _, _, outs in group for out in outs]
+    return [*targets, *(known.tag for known, _, _ in group)]
+
+
 class Detour:
-    """What an exchange by boards was to do, for when it has to go by messages (`lane.Detour`)."""
+    """What an exchange is to do, for when it goes by messages (`lane.Detour`), or begins late.
+
+    Its task holds the arrays until it has ended.
+    """
 
     def __init__(self, group: Group, priority: int) -> None:
         self._group = group
@@ -101,20 +101,40 @@ class Detour:
         """Slices that are read."""
         return [s.name for known, _, outs in self._group if outs for s in known.entry.slices]
 
+    def pushed(self) -> list[_rt.Array]:
+        """Handles of the gradients."""
+        return [_rt.core.fresh_handle(m) for _, m, _ in self._group if m is not None]
+
+    def filled(self) -> list[list[_rt.Array]]:
+        """Handles of what is filled, by key."""
+        return [[_rt.core.fresh_handle(out) for out in outs] for _, _, outs in self._group]
+
+    def values(self) -> list[tuple[Key, Array]]:
+        """Keys and their gradients."""
+        keys = [known for known, merged, _ in self._group if merged is not None]
+        return list(zip(keys, map(np.from_dlpack, self.pushed()), strict=True))
+
     def gradients(self) -> dict[str, Array]:
         """Copies of the gradients, by slice."""
         found: dict[str, Array] = {}
-        for known, merged, _ in self._group:
-            flat = np.from_dlpack(_rt.core.fresh_handle(merged)).reshape(-1)
-            found.update(known.pieces(flat.copy()))
+        for known, values in self.values():
+            found.update(known.pieces(values.reshape(-1).copy()))
         return found
 
+    def store(self, values: Mapping[str, Array]) -> None:
+        """Writes an answer's values into the targets of their keys."""
+        for known, _, outs in self._group:
+            for target in outs:
+                if isinstance(target, RowSparseNDArray):
+                    set_whole(target, known.whole(values).reshape(known.shape))
+                elif not isinstance(target, BaseSparseNDArray):
+                    handle = _rt.core.fresh_handle(target)
+                    handle.copy_from_numpy(known.whole(values).reshape(known.shape))
+
     def ended(self, ticket: Ticket, failed: Any) -> None:
-        """Stores the values and ends the exchange, whose task holds the arrays until then."""
+        """Stores the values and ends the exchange."""
         if not ticket.error:
-            fresh = _rt.core.fresh_handle
-            handles = [(known, fresh(out)) for known, _, outs in self._group for out in outs]
-            _store(ticket.values, handles, [])
+            self.store(ticket.values)
         failed.done(ticket.error or None)
 
 
@@ -124,6 +144,8 @@ class DistKVStore(Member):
     of_a_job = True
     _keys: dict[Any, Key]
     _lent = False
+    _own_kinds: tuple[Any, ...] | None = None
+    _own_version = 0
 
     # -- keys
 
@@ -209,14 +231,22 @@ class DistKVStore(Member):
             if isinstance(merged, RowSparseNDArray):
                 push_rows(self._link, f"push {k}", known, merged, priority, self._send_rate)
                 continue
-            if self._by_boards(f"push {k}", [(known, merged, [])], priority):
-                continue
-            handle = _rt.core.fresh_handle(merged)
+            group: Group = [(known, merged, [])]
+            if not self._by_boards(f"push {k}", group, priority):
+                self._send(f"push {k}", group, priority)
 
-            def send(known: Key = known, handle: _rt.Array = handle) -> None:
-                self._push([(known, np.from_dlpack(handle))], priority, pull=False)
+    def _send(self, name: str, group: Group, priority: int) -> None:
+        """A task that pushes some keys, and ends when that is on its way."""
+        detour = Detour(group, priority)
 
-            _rt.core.push(send, [merged], [known.tag], f"push {k}", priority)
+        def start(completion: _rt.Completion) -> None:
+            if not self._late_by_boards(group, detour, completion):
+                self._push(detour.values(), priority, pull=False)
+                completion.done()
+
+        tags = [known.tag for known, _, _ in group]
+        reads = [merged for _, merged, _ in group]
+        _rt.core.push(start, reads, tags, name, priority, asynchronous=True)
 
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
@@ -230,16 +260,17 @@ class DistKVStore(Member):
         for k, o in pairs(key, out):
             known, targets = self._known(k), pulled(as_arrays(o), ignore_sparse)
             self._check_shapes(k, targets, known)
-            if not targets or self._by_boards(f"pull {k}", [(known, None, targets)], priority):
+            group: Group = [(known, None, targets)]
+            if not targets or self._by_boards(f"pull {k}", group, priority):
                 continue
 
-            def ask(known: Key = known) -> Call:
+            def ask(detour: Detour, known: Key = known) -> Call:
                 slices = [s.name for s in known.entry.slices]
                 return self._link.call(
                     "pull", lambda client, now: client.pull(slices, now, priority=priority)
                 )
 
-            self._receive(f"pull {k}", [], [(known, targets)], ask, priority)
+            self._receive(f"pull {k}", group, ask, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """`push`, then `pull` into `out` (or back into `value`), in one round trip.
@@ -266,15 +297,21 @@ class DistKVStore(Member):
         for number, group in enumerate(in_groups(found, sizes, *limits)):
             self._exchange([k for k, _ in group], [one for _, one in group], priority - number)
 
+    def _route(self, group: Group) -> Any:
+        """How an exchange of some keys goes by boards now; None where it has to go by messages."""
+        if self._compression is not None or self._rate_changed():
+            return None
+        if any_sparse([list(outs) for _, _, outs in group]):
+            return None
+        return self._link.route(tuple(known for known, _, _ in group))
+
     def _by_boards(self, name: str, group: Group, priority: int) -> bool:
         """Pushes and pulls some keys by boards; False where they have to go by messages."""
-        if self._compression is not None or self._rate_changed():
-            return False
-        route = self._link.route(tuple(known for known, _, _ in group))
-        targets = [list(outs) for _, _, outs in group]
-        if route is None or any_sparse(targets):
+        route = self._route(group)
+        if route is None:
             return False
         assert self._link.lane is not None
+        targets = [list(outs) for _, _, outs in group]
         self._link.lane.exchange(
             route,
             [merged for _, merged, _ in group if merged is not None],
@@ -288,19 +325,29 @@ class DistKVStore(Member):
         )
         return True
 
+    def _late_by_boards(self, group: Group, detour: Detour, completion: _rt.Completion) -> bool:
+        """`_by_boards` of a task that has its arrays: boards may have been opened since it was
+        pushed. A program that never waits is always some steps ahead of that."""
+        route = self._route(group)
+        if route is None:
+            return False
+        assert self._link.lane is not None
+        self._link.lane.exchange_now(
+            route, detour.pushed(), detour.filled(), _tags(group), detour, completion
+        )
+        return True
+
     def _exchange(self, keys: list[Any], group: Group, priority: int) -> None:
         """The gradients of some keys, and their values as the answer: in one message, or by boards
         of this host's servers."""
         name = "pushpull " + ", ".join(map(str, keys))
         if self._by_boards(name, group, priority):
             return
-        handles = [(known, _rt.core.fresh_handle(merged)) for known, merged, _ in group]
 
-        def ask() -> Call:
-            return self._push([(k, np.from_dlpack(h)) for k, h in handles], priority, pull=True)
+        def ask(detour: Detour) -> Call:
+            return self._push(detour.values(), priority, pull=True)
 
-        reads = [merged for _, merged, _ in group]
-        self._receive(name, reads, [(known, outs) for known, _, outs in group], ask, priority)
+        self._receive(name, group, ask, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """`init`, then `pull`."""
@@ -380,43 +427,33 @@ class DistKVStore(Member):
         return found
 
     def _receive(
-        self,
-        name: str,
-        reads: list[NDArray],
-        targets: list[tuple[Key, Any]],
-        ask: Callable[[], Call],
-        priority: int,
+        self, name: str, group: Group, ask: Callable[[Detour], Call], priority: int
     ) -> None:
         """A task that asks, and ends when the answer stands in the targets of its keys."""
-        arrays = [(known, target) for known, some in targets for target in some]
-        handles = [
-            (known, _rt.core.fresh_handle(target))
-            for known, target in arrays
-            if not isinstance(target, BaseSparseNDArray)
-        ]
-        sparse = [(k, target) for k, target in arrays if isinstance(target, RowSparseNDArray)]
-        writes = [getattr(target, "tag", target) for _, target in arrays]
-        writes += [known.tag for known, _ in targets]
+        detour = Detour(group, priority)
 
         def start(completion: _rt.Completion) -> None:
+            if self._late_by_boards(group, detour, completion):
+                return
+
             def finish(call: Call) -> None:
                 ticket = call.ticket
                 assert ticket is not None
                 if not ticket.error:
-                    _store(ticket.values, handles, sparse)
+                    detour.store(ticket.values)
                 completion.done(ticket.error or None)
 
-            ask().then(finish)
+            ask(detour).then(finish)
 
         _rt.core.push(
             start,
-            reads,
-            writes,
+            [merged for _, merged, _ in group if merged is not None],
+            _tags(group),
             name,
             priority,
             asynchronous=True,
             # What is there already goes on its way at once, if that takes next to no time.
-            inline_ok=sum(known.nbytes for known, _ in targets) <= INLINE_BYTES,
+            inline_ok=sum(known.nbytes for known, _, _ in group) <= INLINE_BYTES,
         )
 
     # -- settings
@@ -424,17 +461,34 @@ class DistKVStore(Member):
     def set_optimizer(self, optimizer: Optimizer) -> None:
         """Updates run on the servers from now on. Worker 0's optimizer counts.
 
+        One whose class or schedule the program has defined travels as code (see `program`); the
+        servers' weights, gradients and states are flat then.
+
         Raises:
-            ParamError: it can't travel: not registered, or with attributes that are no plain
-                values.
+            ParamError: it can't travel: no Optimizer, with attributes of a library's one that are
+                no plain values, or of one of the program's own that can't be pickled; or the
+                servers can't load it.
         """
-        text = describe(optimizer)
+        text = self._described(optimizer)
         self._end_lease()
         self._optimizer, self._lent = optimizer, False
         if self._rank == 0:
             self._sent_rate = None if optimizer.lr_scheduler else optimizer.lr
             self.configure("optimizer", text)
         self.barrier()
+
+    def _described(self, optimizer: Optimizer) -> dict[str, Any]:
+        if not isinstance(optimizer, Optimizer):
+            raise ParamError(f"[kvstore] expected an Optimizer, got {optimizer!r}")
+        if not is_own(optimizer):
+            return describe(optimizer)
+        # Classes that are defined anew have the same name: they are told apart by their order.
+        schedule = optimizer.lr_scheduler
+        kinds = (type(optimizer), getattr(schedule, "__code__", type(schedule)))
+        if self._own_kinds not in (None, kinds):
+            self._own_version += 1
+        self._own_kinds = kinds
+        return program.pack(optimizer, self._secret, self._own_version)
 
     def _rate_changed(self) -> bool:
         optimizer = self._optimizer

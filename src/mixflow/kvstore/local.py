@@ -20,18 +20,9 @@ from ..errors import MixflowError, ShapeError
 from ..files import write_atomically
 from ..ndarray import NDArray
 from ..ndarray.row_sparse import BaseSparseNDArray, push, take_rows
-from .base import (
-    KVStore,
-    KVStoreBase,
-    as_arrays,
-    check_new,
-    lookup,
-    pairs,
-    pulled,
-    row_requests,
-)
-from .compression import Compression, decode
-from .messages import Gradient
+from .base import KVStore, KVStoreBase, as_arrays, check_new, lookup, pairs, pulled, row_requests
+from .protocol.compression import Compression, decode
+from .protocol.messages import Gradient
 
 
 class LocalKVStore(KVStore):

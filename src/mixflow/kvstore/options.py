@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ParamError, UnknownNameError, describe_unknown
-from .policy import POLICIES, Async, Backup, Bounded, Policy, Sync
-from .sharding import BIG_ARRAY
+from .protocol.policy import POLICIES, Async, Backup, Bounded, Policy, Sync
+from .protocol.sharding import BIG_ARRAY
 from .transport.faults import Faults
 
 #: Names of `kvstore.create` and the policy that each stands for.

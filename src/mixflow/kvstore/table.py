@@ -21,8 +21,8 @@ from ..errors import ParamError, ShapeError
 from ..ndarray import NDArray
 from .dist import DistKVStore
 from .local import LocalKVStore
-from .messages import Array
-from .policy import Bounded
+from .protocol.messages import Array
+from .protocol.policy import Bounded
 
 
 class Rows:

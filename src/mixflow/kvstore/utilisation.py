@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import MixflowError, ParamError
 from ..extras import load
 from ..scalar_log import ScalarLog
-from .rendezvous import Enquirer
+from .transport.rendezvous import Enquirer
 
 #: Samples that are kept while the rendezvous does not answer.
 MOST_WAITING = 600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from .. import initializer as init
@@ -347,12 +347,13 @@ class BaseModule:
 
 
 def _some(data: DataIter) -> Iterator[DataBatch]:
-    """What is left of the epoch; where nothing is (it was used up before), the next epoch."""
+    """What is left of the epoch; where nothing is (it was used up before), the next epoch. A worker
+    may have none of its batches, though: then there is nothing to do in it."""
     empty = True
     for batch in data:
         empty = False
         yield batch
-    if empty:
+    if empty and not (isinstance(data, Sized) and len(data) == 0):
         data.reset()
         yield from data
 

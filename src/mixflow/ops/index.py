@@ -6,20 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import (
-    Bool,
-    DType,
-    Enum,
-    Float,
-    Int,
-    Node,
-    Param,
-    Shape,
-    Value,
-    binary,
-    emit,
-    emit_node,
-)
+from ..ir import Bool, DType, Enum, Float, Int, Node, Param, Shape, Value, binary, emit, emit_node
 from .common import (
     Shapes,
     along,

@@ -6,6 +6,7 @@ numbers as scalars of the run. It is rebuilt when a rule changes its operator or
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class FusedUpdate:
         updater: holds the optimizer and the states.
         indices: index of each parameter for the optimizer.
         weights, grads: arrays; the plan of each context is bound to those that lie there.
+        plans: keeps what was compiled, for other updates of arrays of the same kinds.
     """
 
     def __init__(
@@ -34,8 +36,10 @@ class FusedUpdate:
         indices: Sequence[Any],
         weights: Sequence[NDArray],
         grads: Sequence[NDArray],
+        plans: dict[Any, Any] | None = None,
     ) -> None:
         self._updater = updater
+        self._compiled = {} if plans is None else plans
         self._indices = list(indices)
         self._weights = list(weights)
         self._grads = list(grads)
@@ -64,6 +68,38 @@ class FusedUpdate:
         for bound in self._bound:
             bound.run(self._numbers)
 
+    def foresee(self, runs: int) -> tuple[Any, list[list[float]], int | None] | None:
+        """What the next `runs` would do, on one device, with the optimizer as it stands.
+
+        Returns:
+            The bound plan, its numbers by run, and for how many runs that holds; None: for all,
+            with one list of numbers. Nothing where rules can't be asked for ahead.
+        """
+        optimizer = self._updater.optimizer
+        if not optimizer.rule_reads:
+            return None
+        schedule, most = optimizer.lr_scheduler, optimizer.num_update
+        before = {i: optimizer._counts[i] for i in self._indices if i in optimizer._counts}
+        steady = schedule is None and optimizer._rule_state() is not None
+        optimizer.lr_scheduler = copy.deepcopy(schedule)  # some have a state
+        self._state = None
+        numbers: list[list[float]] = []
+        bound: Any = None
+        try:
+            for _ in range(1 if steady else runs):
+                optimizer._update_count(self._indices)
+                self._prepare([optimizer.update_rule(i) for i in self._indices])
+                if bound is not None and bound is not self._bound[0]:
+                    break
+                bound = self._bound[0]
+                numbers.append(self._numbers)
+        finally:
+            optimizer.lr_scheduler, optimizer.num_update = schedule, most
+            for index in self._indices:
+                optimizer._counts.pop(index, None)
+            optimizer._counts.update(before)
+        return bound, numbers, None if steady else len(numbers)
+
     def _prepare(self, rules: Sequence[UpdateRule]) -> None:
         """The numbers of a run, equal ones once, and the plan for them."""
         slots: dict[tuple[str, float], int] = {}
@@ -82,18 +118,23 @@ class FusedUpdate:
         found = self._plans.get(signature)
         if found is None:
             devices = dict.fromkeys(w.device for w in self._weights)
-            found = self._plans[signature] = [self._build(rules, slots, d) for d in devices]
+            built = [self._build(signature, rules, slots, d) for d in devices]
+            found = self._plans[signature] = built
         self._bound = found
 
     def _build(
         self,
+        signature: Any,
         rules: Sequence[UpdateRule],
         slots: Mapping[tuple[str, float], int],
         device: tuple[int, int],
     ) -> Any:
         graph, arrays = self._graph(rules, slots, device)
-        compiled = compile_graph(graph, default_backend(), device=device)
-        return compiled.plan.bind(arrays)
+        kinds = tuple((array.shape, np.dtype(array.dtype)) for array in arrays)
+        kind = (signature, device, kinds)
+        if kind not in self._compiled:
+            self._compiled[kind] = compile_graph(graph, default_backend(), device=device).plan
+        return self._compiled[kind].bind(arrays)
 
     def _graph(
         self,

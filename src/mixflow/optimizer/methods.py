@@ -22,6 +22,7 @@ class SGD(Optimizer):
     """
 
     rule_counts = False
+    rule_reads = True
 
     def __init__(self, momentum: float = 0.0, lazy_update: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -46,6 +47,7 @@ class ccSGD(SGD):
     """The old name of SGD."""
 
     rule_counts = False
+    rule_reads = True
 
 
 @register
@@ -53,6 +55,7 @@ class NAG(SGD):
     """SGD with Nesterov's look-ahead momentum (Sutskever et al., 2013)."""
 
     rule_counts = False
+    rule_reads = True
 
     def update_rule(self, index: Any) -> UpdateRule:
         """sgd_update without momentum, else nag_mom_update."""
@@ -72,6 +75,8 @@ class Adam(Optimizer):
         epsilon: added to the root of the second moment.
         lazy_update: row_sparse gradients change their rows alone.
     """
+
+    rule_reads = True
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class RMSProp(Optimizer):
     """
 
     rule_counts = False
+    rule_reads = True
 
     def __init__(
         self,
@@ -153,6 +159,7 @@ class AdaGrad(Optimizer):
     """
 
     rule_counts = False
+    rule_reads = True
 
     def __init__(self, eps: float = 1e-7, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -178,6 +185,7 @@ class Signum(Optimizer):
     """
 
     rule_counts = False
+    rule_reads = True
 
     def __init__(
         self,
@@ -209,6 +217,8 @@ class Ftrl(Optimizer):
         lamda1: L1 strength.
         beta: smoothing of the per-coordinate rate.
     """
+
+    rule_reads = True
 
     def __init__(
         self, lamda1: float = 0.01, learning_rate: float = 0.1, beta: float = 1, **kwargs: Any

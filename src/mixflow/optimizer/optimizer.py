@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +202,17 @@ class Optimizer:
                 most = count
         self.num_update = most
 
+    #: MXNet's names of what optimizers of programs use.
+    @property
+    def _index_update_count(self) -> dict[Any, int]:
+        return self._counts
+
+    def _get_lrs(self, indices: Sequence[Any]) -> list[float]:
+        return [self._get_lr(index) for index in indices]
+
+    def _get_wds(self, indices: Sequence[Any]) -> list[float]:
+        return [self._get_wd(index) for index in indices]
+
     def _get_lr(self, index: Any) -> float:
         return self.learning_rate * self._multiplier(self.lr_mult, index, "lr_mult")
 
@@ -233,9 +244,13 @@ class Optimizer:
     #: Whether `update_rule` depends on a parameter's count of updates, other than by the schedule.
     #: Each class says it for itself: what a subclass overrides may count.
     rule_counts = True
+    #: Whether `update_rule` only reads, so that it can be asked ahead of an update. Each class says
+    #: that for itself, too.
+    rule_reads = False
 
     def __init_subclass__(cls) -> None:
         cls.rule_counts = vars(cls).get("rule_counts", True)
+        cls.rule_reads = vars(cls).get("rule_reads", False)
 
     def _rule_state(self) -> dict[str, Any] | None:
         """All that the rules depend on, to be compared; None where only they can tell."""

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from store_support import network_of
 
-from mixflow.kvstore.lateness import Lateness
-from mixflow.kvstore.messages import Applied, Gradient, Init, Push, Query, Values
-from mixflow.kvstore.policy import Backup, Part, Progress
-from mixflow.kvstore.server import Add, Memory, Shard
-from mixflow.kvstore.simulator import Cluster, Crash, Job, Network
-from mixflow.kvstore.steps import KEPT, Steps
+from mixflow.kvstore.protocol.messages import Applied, Gradient, Init, Push, Query, Values
+from mixflow.kvstore.protocol.policy import Backup, Part, Progress
+from mixflow.kvstore.protocol.steps import KEPT, Steps
+from mixflow.kvstore.server.lateness import Lateness
+from mixflow.kvstore.server.shard import Add, Memory, Shard
+from mixflow.kvstore.simulation.simulator import Cluster, Crash, Job, Network
 
 COUNT = 2500 if os.environ.get("MIXFLOW_FULL_COUNTS") else 60
 
@@ -87,7 +87,7 @@ def test_each_part_is_counted_or_dropped_once(seed, monkeypatch):
     draw = random.Random(seed)
     came = set()
     monkeypatch.setattr(Watched, "came", came, raising=False)
-    monkeypatch.setattr("mixflow.kvstore.simulator.Shard", Watched)
+    monkeypatch.setattr("mixflow.kvstore.simulation.simulator.Shard", Watched)
     workers, take = draw.randrange(2, 6), draw.randrange(1, 4)
     cluster = cluster_of(
         workers,

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from mixflow.kvstore.barriers import Barriers
-from mixflow.kvstore.slots import Reader
+from mixflow.kvstore.server.barriers import Barriers
+from mixflow.kvstore.server.slots import Reader
 
 STEPS = 4
 #: Where a loop has its barriers.

@@ -10,7 +10,7 @@ import pytest
 
 from mixflow import _rt
 from mixflow.errors import MXNetError, ParamError
-from mixflow.kvstore.messages import Done, Init, Values
+from mixflow.kvstore.protocol.messages import Done, Init, Values
 from mixflow.kvstore.transport import local
 from mixflow.kvstore.transport.faults import Faults, Mangler
 from mixflow.kvstore.transport.segments import BIG_BYTES, Blocks, Mappings, Reference, Segment

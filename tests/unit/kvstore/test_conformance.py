@@ -7,7 +7,7 @@ from store_support import job, together
 
 import mixflow as mx
 from mixflow.errors import MixflowError, MXNetError, ShapeError
-from mixflow.kvstore.client import Client
+from mixflow.kvstore.protocol.client import Client
 
 pytest.importorskip("zmq")
 

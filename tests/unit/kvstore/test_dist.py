@@ -4,14 +4,14 @@ import threading
 
 import numpy as np
 import pytest
-from store_support import job, together
+from store_support import SECONDS, job, together
 
 import mixflow as mx
 from mixflow import _rt
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
 from mixflow.kvstore.dist import DistKVStore
 from mixflow.kvstore.options import StoreOptions, policy_of
-from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.transport.faults import Faults
 
 pytest.importorskip("zmq")
@@ -174,7 +174,7 @@ def test_learning_rate_and_multipliers_act_on_the_servers():
 
 
 def test_a_missing_worker_is_named_within_the_deadline():
-    with job(2, deadline=0.5) as stores:
+    with job(2, missed=2.0) as stores:
         together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
         out = mx.nd.zeros((2,))
         stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
@@ -184,7 +184,7 @@ def test_a_missing_worker_is_named_within_the_deadline():
 
 
 def test_the_others_go_on_without_a_missing_worker_if_so_configured():
-    with job(2, deadline=0.5, give_up=True) as stores:
+    with job(2, missed=2.0, give_up=True) as stores:
         together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
         out = mx.nd.zeros((2,))
         for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_store_that_closes_waits_for_pushes_whose_gradients_are_not_there_yet(
         handle = _rt.core.fresh_handle(gradient)
 
         def make():
-            release.wait(20)
+            release.wait(SECONDS)
             handle.copy_from_numpy(np.full(4, 3, np.float32))
 
         _rt.core.push(make, [], [gradient], "a slow gradient", 0)
@@ -337,14 +337,14 @@ def test_a_newcomer_begins_at_one_step_of_all_slices(monkeypatch):
 
 
 def test_a_worker_that_was_given_up_is_told_until_it_joins_again():
-    with job(2, deadline=0.5, give_up=True) as stores:
+    with job(2, missed=2.0, give_up=True) as stores:
         together(lambda store: store.init("a", mx.nd.zeros((2,))), stores)
         out = mx.nd.zeros((2,))
         stores[0].pushpull("a", mx.nd.ones((2,)), out=out)
         assert out.asnumpy().tolist() == [1, 1]
         late = mx.nd.zeros((2,))
         stores[1].pushpull("a", mx.nd.ones((2,)), out=late)
-        with pytest.raises(MXNetError, match=r"one of worker 1, which was given up after 0\.5 s"):
+        with pytest.raises(MXNetError, match=r"one of worker 1, which was given up after 2 s"):
             late.asnumpy()
         again = DistKVStore(
             "dist_sync", 1, 2, stores[1]._link._addresses, stores[1].options, life=1

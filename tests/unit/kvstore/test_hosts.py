@@ -2,21 +2,21 @@
 
 import gc
 import os
-import time
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
-from store_support import on_threads, shard_of, together
+from store_support import SECONDS, on_threads, shard_of, together, until
 
 import mixflow as mx
 from mixflow.errors import MixflowError
-from mixflow.kvstore.client import Ticket
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.host import HostMerger, address_of
-from mixflow.kvstore.merger import Merger
-from mixflow.kvstore.merging import Sum
-from mixflow.kvstore.messages import (
+from mixflow.kvstore.host.host_merger import HostMerger, address_of
+from mixflow.kvstore.host.merger import Merger
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.protocol.client import Ticket
+from mixflow.kvstore.protocol.merging import Sum
+from mixflow.kvstore.protocol.messages import (
     Applied,
     Enter,
     Failed,
@@ -29,8 +29,7 @@ from mixflow.kvstore.messages import (
     Unknown,
     Values,
 )
-from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Async, Backup, Bounded, Part, Sync
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Part, Sync
 from mixflow.kvstore.transport.faults import Faults
 from mixflow.kvstore.transport.zeromq import Server
 
@@ -40,7 +39,7 @@ pytest.importorskip("zmq")
 @contextmanager
 def job(workers, *, far=True, merged=True, name="", **options):
     """A server, and workers of host 'near'; with `far` the server is on another host."""
-    options = StoreOptions(**{"deadline": 20.0, **options})
+    options = StoreOptions(**{"deadline": SECONDS, **options})
     with ExitStack() as stack:
         shard = shard_of(0, workers, 1, options)
         server = Server(shard, "tcp://127.0.0.1:*", options.faults, "far" if far else "near")
@@ -49,7 +48,7 @@ def job(workers, *, far=True, merged=True, name="", **options):
         merger = None
         if merged:
             address = address_of(f"{os.getpid()}-{name}", "near")
-            merger = HostMerger(address, addresses, options, "near", seconds=5.0)
+            merger = HostMerger(address, addresses, options, "near", seconds=SECONDS)
             on_threads(stack, merger)
         stores = [
             DistKVStore(
@@ -154,9 +153,7 @@ def test_a_push_whose_values_are_waited_for_leaves_room_for_the_next(monkeypatch
         outs = [mx.nd.zeros((5000,)) for _ in range(2)]
         fast.pushpull("a", mx.nd.ones((5000,)), out=outs[0])
         fast.push("b", mx.nd.ones((5000,)))
-        end = time.monotonic() + 10
-        while not applied(slow, "b/0"):
-            assert time.monotonic() < end, "the push of 'b' has not left"
+        until(lambda: applied(slow, "b/0"))  # it has left
         slow.pushpull("a", mx.nd.ones((5000,)), out=outs[1])
         assert [np.unique(out.asnumpy()).tolist() for out in outs] == [[2], [2]]
 
@@ -165,7 +162,7 @@ def test_values_that_are_being_read_are_not_written():
     with job(1, far=False, merged=False) as (stores, _, _):
         store, size = stores[0], 50_000
         store.init("n", mx.nd.ones((size,)))
-        ticket = store._link.call("read", lambda c, now: c.pull(["n/0"], now)).wait(10)
+        ticket = store._link.call("read", lambda c, now: c.pull(["n/0"], now)).wait(SECONDS)
         for _ in range(3):
             store.push("n", mx.nd.zeros((size,)))
         out = mx.nd.ones((size,))

@@ -5,13 +5,13 @@ import time
 
 import numpy as np
 import pytest
-from store_support import job, together
+from store_support import SECONDS, job, together, until
 
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
-from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.messages import (
+from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.protocol.messages import (
     Ask,
     Configure,
     Deposit,
@@ -28,10 +28,10 @@ from mixflow.kvstore.messages import (
     Report,
     Values,
 )
-from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.policy import Async, Bounded, Part, Sync
-from mixflow.kvstore.server import Memory, Shard
-from mixflow.kvstore.snapshot import Capture
+from mixflow.kvstore.protocol.policy import Async, Bounded, Part, Sync
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Memory, Shard
+from mixflow.kvstore.server.snapshot import Capture
 from mixflow.kvstore.transport.faults import Faults
 from mixflow.optimizer.describe import describe
 
@@ -271,7 +271,7 @@ def test_what_ends_a_lease_and_what_does_not():
 
 
 def test_a_worker_that_joins_begins_where_the_lone_one_has_come_to():
-    options = {"lease": 0.05, "deadline": 20.0}
+    options = {"lease": 0.05, "deadline": SECONDS}
     with job(1, 2, **options) as (store,):
         module = module_of(store)
         train(module, 30)
@@ -301,8 +301,9 @@ def test_an_error_of_the_servers_reaches_the_training_loop():
         train(module, 3)
         # As a new life of this worker would: the lease of this one is over then.
         store._wait("resume", lambda c, now: c.ask(store._servers, now))
+        until(lambda: store._lease._error)  # what the next deposit meets
         with pytest.raises(MixflowError, match="another process of it took over"):
-            train(module, 200, lambda step: time.sleep(0.01))
+            train(module, 2)
         store._lease = None  # nothing to give back
 
 
@@ -324,3 +325,21 @@ def test_updates_from_a_thread_and_the_end_of_a_lease_do_not_mix():
                 threading.Thread(target=store._lease.end).start()
 
         equal(train(module, 60, end), expected)
+
+
+def test_a_copy_that_fails_in_the_middle_is_no_deposit(monkeypatch):
+    with job(1, lease=60.0) as (store,):
+        train(module_of(store), 3)
+        lease, staged, calls = store._lease, store._link.staged, []
+
+        def failing(values):
+            calls.append(values)
+            if len(calls) == 3:
+                raise MemoryError
+            return staged(values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._link, "staged", failing)
+            with pytest.raises(MixflowError, match="expected a copy of the state, got none"):
+                lease.deposit()
+        assert not lease.deposit()

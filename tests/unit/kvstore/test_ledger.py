@@ -1,5 +1,6 @@
 """Committed state in shared mappings survives its process, at every point of a write."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 
 from mixflow.errors import FileError, FormatError
-from mixflow.kvstore.ledger import SharedLedger
-from mixflow.kvstore.policy import Part, Progress
-from mixflow.kvstore.slice_file import HEADER
+from mixflow.kvstore.protocol.policy import Part, Progress
+from mixflow.kvstore.server.ledger import SharedLedger
+from mixflow.kvstore.server.slice_file import HEADER, SliceFile
 
 
 def progress(version):
@@ -85,8 +86,8 @@ def test_damaged_files_are_an_error_of_ours(tmp_path, damage):
 
 CHILD = """
 import sys, numpy as np
-from mixflow.kvstore.ledger import SharedLedger
-from mixflow.kvstore.policy import Progress
+from mixflow.kvstore.server.ledger import SharedLedger
+from mixflow.kvstore.protocol.policy import Progress
 ledger, step = SharedLedger(sys.argv[1]), 0
 while True:
     step += 1
@@ -103,10 +104,20 @@ def test_a_kill_at_any_moment_leaves_a_whole_commit(tmp_path):
             time.sleep(0.01)
         time.sleep(wait)
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         ledger, found = reopen(tmp_path)
         value, states, state = found["k"]
         assert (value == state.version).all() and (states["0"] == -state.version).all()
         versions.append(state.version)
         ledger.close()
     assert versions[0] > 0
+
+
+def test_a_full_place_is_an_error_of_ours_and_not_the_end_of_the_process(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FileError, match=r"\[ledger\] expected room for .* bytes in .*, got: No sp"):
+        SliceFile(tmp_path / "a.slice").write({}, [np.zeros(1000)])
+    assert not list(tmp_path.glob("*"))

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from mixflow.errors import FormatError
-from mixflow.kvstore.appliers import Optimizing, _as_tensor
 from mixflow.kvstore.base import FAR_BYTES, FIRST_BYTES, GROUP_BYTES, GROWTH, in_groups
-from mixflow.kvstore.client import Client
-from mixflow.kvstore.messages import Applied, Done, Gradient, Push, Received, Values
-from mixflow.kvstore.policy import Part, Sync
-from mixflow.kvstore.server import Shard
+from mixflow.kvstore.protocol.client import Client
+from mixflow.kvstore.protocol.messages import Applied, Done, Gradient, Push, Received, Values
+from mixflow.kvstore.protocol.policy import Part, Sync
+from mixflow.kvstore.server.appliers import Optimizing, _as_tensor
+from mixflow.kvstore.server.shard import Shard
 from mixflow.kvstore.transport import parcels
 from mixflow.kvstore.transport.faults import Faults, Mangler
 from mixflow.kvstore.transport.zeromq import HOLD_SECONDS, Server

@@ -8,12 +8,11 @@ import pytest
 
 import mixflow as mx
 from mixflow.errors import FormatError, ParamError, UnknownNameError
-from mixflow.kvstore import policy, wire
-from mixflow.kvstore.appliers import Optimizing
 from mixflow.kvstore.base import in_groups
-from mixflow.kvstore.client import Client
-from mixflow.kvstore.compression import Compression, decode
-from mixflow.kvstore.messages import (
+from mixflow.kvstore.protocol import policy, wire
+from mixflow.kvstore.protocol.client import Client
+from mixflow.kvstore.protocol.compression import Compression, decode
+from mixflow.kvstore.protocol.messages import (
     Configure,
     Deposit,
     Done,
@@ -30,9 +29,10 @@ from mixflow.kvstore.messages import (
     Report,
     Values,
 )
-from mixflow.kvstore.policy import Part
-from mixflow.kvstore.server import Memory, Shard
-from mixflow.kvstore.sharding import Directory, Entry, spans
+from mixflow.kvstore.protocol.policy import Part
+from mixflow.kvstore.protocol.sharding import Directory, Entry, spans
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Memory, Shard
 from mixflow.optimizer.describe import describe, rebuild
 
 MESSAGES = [

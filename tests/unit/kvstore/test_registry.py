@@ -1,4 +1,4 @@
-"""Jobs as other terminals find them: names, folders, cards, the desk."""
+"""Jobs as other terminals find them: names, folders, cards, the control endpoint."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import pytest
 
 from mixflow.cli import main
 from mixflow.errors import FileError, FormatError, MixflowError, ParamError, UnknownNameError
-from mixflow.kvstore import registry
-from mixflow.kvstore.desk import Desk, Visitor, open_desk
+from mixflow.kvstore.job import detached, registry
+from mixflow.kvstore.job.control import Control, ControlClient, open_control
 
 pytest.importorskip("zmq")
 
@@ -21,7 +21,7 @@ def place(tmp_path, monkeypatch):
 
 
 def card(name, **more):
-    return registry.card_of(name, ["a", "b"], desk="tcp://127.0.0.1:1", token="t", **more) | {
+    return registry.card_of(name, ["a", "b"], control="tcp://127.0.0.1:1", token="t", **more) | {
         "workers": 1,
         "servers": 1,
     }
@@ -80,7 +80,7 @@ def test_unknown_jobs_and_which_one():
         claim.end(keep=False)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"name": 3}', '{"name": "a", "desk": 1}'])
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"name": 3}', '{"name": "a", "control": 1}'])
 def test_a_folder_without_a_card_is_no_job(place, content):
     (place / "a").mkdir(parents=True)
     (place / "a" / "job.json").write_text(content)
@@ -109,7 +109,7 @@ def test_no_place_for_jobs(tmp_path, monkeypatch, capsys):
 
 
 class StoodIn:
-    """A job as its desk sees it."""
+    """A job as its control endpoint sees it."""
 
     def __init__(self, *workers):
         self.workers, self.wanted, self.refused, self.stopped = list(workers), [], "", False
@@ -126,21 +126,21 @@ class StoodIn:
 
 
 @pytest.fixture
-def desk(tmp_path):
+def control(tmp_path):
     (tmp_path / "log").write_bytes(b"\xffhello")
-    made = Desk(StoodIn("at work", "leaving"), "a", tmp_path / "log")
-    at = open_desk(made, "127.0.0.1")
-    made.card = {"name": "a", "desk": at.address, "token": at.token}
+    made = Control(StoodIn("at work", "leaving"), "a", tmp_path / "log")
+    at = open_control(made, "127.0.0.1")
+    made.card = {"name": "a", "control": at.address, "token": at.token}
     yield made
     at.close()
 
 
-def test_what_a_desk_answers(desk):
-    with Visitor(desk.card) as visitor:
-        assert visitor.ask("status")["state"] == "running"
-        found = visitor.ask("log", offset=1)
+def test_what_a_control_endpoint_answers(control):
+    with ControlClient(control.card) as client:
+        assert client.ask("status")["state"] == "running"
+        found = client.ask("log", offset=1)
         assert found["text"] == "hello" and found["state"] == "running"
-        assert visitor.ask("log", offset=99)["text"] == ""
+        assert client.ask("log", offset=99)["text"] == ""
         for what, fields, text in [
             ("dance", {}, r"\[jobs\] expected one of \['log', 'scale', 'status', 'stop'\]"),
             ("scale", {}, "expected a whole 'scale'"),
@@ -148,32 +148,32 @@ def test_what_a_desk_answers(desk):
             ("log", {"offset": -1}, "expected a whole 'log'"),
         ]:
             with pytest.raises(MixflowError, match=text):
-                visitor.ask(what, **fields)
-        assert not desk._job.wanted and not desk._job.stopped
+                client.ask(what, **fields)
+        assert not control.job.wanted and not control.job.stopped
         with pytest.raises(
             MixflowError, match=r"within 0.1 s, got 1 at work, worker1 leaving; a w"
         ):
-            visitor.scale(2, 0.1)
-        assert visitor.scale(2, 0)["workers"] and desk._job.wanted == [2, 2]
+            client.scale(2, 0.1)
+        assert client.scale(2, 0)["workers"] and control.job.wanted == [2, 2]
         with pytest.raises(ParamError, match="at least one worker, got 0"):
-            visitor.scale(0, 1)
+            client.scale(0, 1)
         with pytest.raises(MixflowError, match=r"'a' to end within 0.1 s, got workers \[0, 1\]"):
-            visitor.stop(0.1)
-        desk._job.refused = "no room"
+            client.stop(0.1)
+        control.job.refused = "no room"
         with pytest.raises(MixflowError, match="no room"):
-            visitor.scale(3, 1)
-        desk._job.refused, desk.result = "", (3, "")
+            client.scale(3, 1)
+        control.job.refused, control.result = "", (3, "")
         with pytest.raises(MixflowError, match="expected a running job, got 'a', which has ended"):
-            visitor.scale(3, 1)
-        assert visitor.stop(1)["code"] == 3 and desk.stopped
+            client.scale(3, 1)
+        assert client.stop(1)["code"] == 3 and control.stopped
 
 
-def test_strangers_get_no_answer(desk, monkeypatch):
-    monkeypatch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.2)
-    guess = {**desk.card, "token": "guess"}
-    with Visitor(guess) as visitor, pytest.raises(MixflowError, match="got nothing"):
-        visitor.scale(5, 1)
-    assert not desk._job.wanted
+def test_strangers_get_no_answer(control, monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.2)
+    guess = {**control.card, "token": "guess"}
+    with ControlClient(guess) as client, pytest.raises(MixflowError, match="got nothing"):
+        client.scale(5, 1)
+    assert not control.job.wanted
 
 
 def test_mistakes_of_the_commands_are_one_line(capsys):
@@ -201,7 +201,7 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
     assert main(["status", "ended"]) == 0
     assert "has ended with code 7 it broke" in capsys.readouterr().out
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mixflow.kvstore.desk.ANSWER_SECONDS", 0.1)
+        patch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.1)
         assert main(["jobs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "runs" in lines[1] and "auto, detached" in lines[1]
@@ -209,8 +209,34 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
     claims[0].end(keep=False)
 
 
+def test_nobody_waits_for_a_coordinator_that_is_gone(monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 1e6)
+    claim = registry.Claim("a")
+    claim.write(card("a", detached=True))
+    claim.end(keep=True)
+    with (
+        ControlClient(registry.find("a")) as client,
+        pytest.raises(MixflowError, match="got nothing; is the launcher alive"),
+    ):
+        client.ask("status")
+
+
+def test_a_job_that_was_over_before_it_was_asked_has_begun_or_not(monkeypatch):
+    monkeypatch.setattr("mixflow.kvstore.job.control.ANSWER_SECONDS", 0.1)
+    for begun in (True, False):
+        claim = registry.Claim("quick")
+        said = {"code": 3, "said": "it broke", "begun": begun}
+        claim.write(card("quick", detached=True) | said)
+        claim.end(keep=True)
+        if begun:
+            detached._wait_until_begun(registry.find("quick"), 60.0)
+        else:
+            with pytest.raises(MixflowError, match="expected job 'quick' to begin, got: it broke"):
+                detached._wait_until_begun(registry.find("quick"), 60.0)
+
+
 def test_newcomers_get_the_part_of_the_data_that_fewest_have():
-    from mixflow.kvstore.rendezvous import Roll
+    from mixflow.kvstore.transport.rendezvous import Roll
 
     roll = Roll(3, 1, {})
     assert [roll.share_of(rank) for rank in range(3)] == [0, 1, 2]
@@ -220,8 +246,8 @@ def test_newcomers_get_the_part_of_the_data_that_fewest_have():
     assert [roll.share_of(rank) for rank in (3, 4, 5)] == [1, 0, 0]
 
 
-def test_a_result_is_told_by_a_desk_only_when_there_is_one():
-    made = Desk(SimpleNamespace(status=dict), "a")
+def test_a_result_is_told_by_a_control_endpoint_only_when_there_is_one():
+    made = Control(SimpleNamespace(status=dict), "a")
     assert made.answer({"what": "status"}) == {"name": "a", "state": "running"}
     made.result = (1, "why")
     assert made.answer({"what": "status"})["said"] == "why"

@@ -7,14 +7,22 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mixflow.kvstore.compression import decode
-from mixflow.kvstore.ledger import SharedReplicas
-from mixflow.kvstore.messages import Applied, Fetch, Gradient, Init, Push, Replicate, Replicated
-from mixflow.kvstore.policy import Async, Bounded, Part, Progress, Sync
-from mixflow.kvstore.replica import MemoryReplicas, ReplicatedShard, StandBy
-from mixflow.kvstore.row_gradients import pack
-from mixflow.kvstore.server import Add, Memory, Shard
-from mixflow.kvstore.simulator import Cluster, Job, Network, SimulatedServer
+from mixflow.kvstore.protocol.compression import decode
+from mixflow.kvstore.protocol.messages import (
+    Applied,
+    Fetch,
+    Gradient,
+    Init,
+    Push,
+    Replicate,
+    Replicated,
+)
+from mixflow.kvstore.protocol.policy import Async, Bounded, Part, Progress, Sync
+from mixflow.kvstore.protocol.row_gradients import pack
+from mixflow.kvstore.server.ledger import SharedReplicas
+from mixflow.kvstore.server.replica import MemoryReplicas, ReplicatedShard, StandBy
+from mixflow.kvstore.server.shard import Add, Memory, Shard
+from mixflow.kvstore.simulation.simulator import Cluster, Job, Network, SimulatedServer
 from mixflow.ndarray.rows import Rows
 
 COUNT = 1000 if os.environ.get("MIXFLOW_FULL_COUNTS") else 60

@@ -15,11 +15,8 @@ import pytest
 
 import mixflow as mx
 from mixflow.errors import FormatError
-from mixflow.kvstore import slice_file
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.compression import decode
-from mixflow.kvstore.ledger import SharedLedger, SharedReplicas
-from mixflow.kvstore.messages import (
+from mixflow.kvstore.protocol.compression import decode
+from mixflow.kvstore.protocol.messages import (
     Applied,
     Configure,
     Gradient,
@@ -29,13 +26,16 @@ from mixflow.kvstore.messages import (
     Replicate,
     Replicated,
 )
-from mixflow.kvstore.policy import Part, Progress, Sync
-from mixflow.kvstore.replica import MemoryReplicas, ReplicatedShard, StandBy
-from mixflow.kvstore.replicator import Replicator
-from mixflow.kvstore.row_gradients import pack
-from mixflow.kvstore.server import Memory, Shard
-from mixflow.kvstore.slice_file import SliceFile
-from mixflow.kvstore.touched import NOTHING, Touched, union
+from mixflow.kvstore.protocol.policy import Part, Progress, Sync
+from mixflow.kvstore.protocol.row_gradients import pack
+from mixflow.kvstore.protocol.touched import NOTHING, Touched, union
+from mixflow.kvstore.server import slice_file
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.ledger import SharedLedger, SharedReplicas
+from mixflow.kvstore.server.replica import MemoryReplicas, ReplicatedShard, StandBy
+from mixflow.kvstore.server.replicator import Replicator
+from mixflow.kvstore.server.shard import Memory, Shard
+from mixflow.kvstore.server.slice_file import SliceFile
 from mixflow.ndarray.rows import Rows
 from mixflow.optimizer.describe import describe
 
@@ -165,9 +165,9 @@ def test_a_damaged_redo_record_is_an_error_of_ours(tmp_path):
 
 CHILD = """
 import sys, numpy as np
-from mixflow.kvstore.ledger import SharedLedger
-from mixflow.kvstore.policy import Progress
-from mixflow.kvstore.touched import Touched
+from mixflow.kvstore.server.ledger import SharedLedger
+from mixflow.kvstore.protocol.policy import Progress
+from mixflow.kvstore.protocol.touched import Touched
 ledger, step = SharedLedger(sys.argv[1]), 0
 ledger.commit("k", np.zeros(400_000), {"0": np.zeros(400_000)}, Progress())
 while True:
@@ -188,7 +188,7 @@ def test_a_kill_at_any_moment_leaves_whole_rows(tmp_path):
             time.sleep(0.01)
         time.sleep(wait)
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         ledger = SharedLedger(folder)
         ((_, value, states, state),) = ledger.slices()
         expected = np.zeros(4000)
@@ -227,7 +227,7 @@ def started(ledger, incarnation=0):
 def test_a_shard_on_a_ledger_goes_on_like_one_that_never_ended(
     tmp_path, monkeypatch, name, deferring
 ):
-    monkeypatch.setattr("mixflow.kvstore.books.DEFER_BYTES", 0)
+    monkeypatch.setattr("mixflow.kvstore.server.books.DEFER_BYTES", 0)
     steps = [[0, 2], [2], [], [2, 3], [1], [0, 1, 2, 3], [3], [1, 2]]
     ledger = SharedLedger(tmp_path)
     servers = [started(Memory()), started(ledger)]

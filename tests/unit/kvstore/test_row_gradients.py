@@ -7,15 +7,15 @@ import pytest
 
 import mixflow as mx
 from mixflow.errors import FormatError, MixflowError
-from mixflow.kvstore import row_gradients, wire
-from mixflow.kvstore.appliers import Optimizing
-from mixflow.kvstore.compression import decode
-from mixflow.kvstore.merging import Sum
-from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
-from mixflow.kvstore.policy import Part, Sync
-from mixflow.kvstore.row_gradients import RowGradient, pack
-from mixflow.kvstore.server import Add, Assign, Memory, Shard
-from mixflow.kvstore.sharding import Directory, Slice
+from mixflow.kvstore.protocol import row_gradients, wire
+from mixflow.kvstore.protocol.compression import decode
+from mixflow.kvstore.protocol.merging import Sum
+from mixflow.kvstore.protocol.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
+from mixflow.kvstore.protocol.policy import Part, Sync
+from mixflow.kvstore.protocol.row_gradients import RowGradient, pack
+from mixflow.kvstore.protocol.sharding import Directory, Slice
+from mixflow.kvstore.server.appliers import Optimizing
+from mixflow.kvstore.server.shard import Add, Assign, Memory, Shard
 from mixflow.ndarray.rows import Rows
 from mixflow.optimizer.describe import describe
 

@@ -10,12 +10,12 @@ import pytest
 from mixflow import simulate
 from mixflow.cli import main
 from mixflow.errors import FormatError, MixflowError, ParamError
-from mixflow.kvstore.cores import Processor
-from mixflow.kvstore.costs import Cost, Costs, Spread, Workload, read
-from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
-from mixflow.kvstore.scaling import Scenario, Thread, build
-from mixflow.kvstore.scaling import simulate as run
-from mixflow.kvstore.simulator import Network, World
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.simulation.cores import Processor
+from mixflow.kvstore.simulation.costs import Cost, Costs, Spread, Workload, read
+from mixflow.kvstore.simulation.scaling import Scenario, Thread, build
+from mixflow.kvstore.simulation.scaling import simulate as run
+from mixflow.kvstore.simulation.simulator import Network, World
 
 FREE = Costs()
 NET = Network(latency=0.0, bandwidth=1e6)
@@ -36,10 +36,11 @@ def ends_of(costs, *threads, beside=0):
 def test_threads_of_one_core_take_turns_and_an_idle_core_takes_one_over():
     costs = Costs(cores=2, turn=0.1, migrate=0.05, balance=100.0)
     ends = ends_of(costs, *((name, 0.0, 1.0, True) for name in "abc"))
-    # One had a core for itself; by then the others had half of theirs each.
+    # One had a core for itself; by then the others had half of theirs each, and both had run so
+    # lately that the idle core left the one that waited at two ticks.
     first, *others = sorted(ends.values())
     assert first == pytest.approx(1.0)
-    assert others == pytest.approx([1.5, 1.5])
+    assert others == pytest.approx([1.6, 1.6])
     pair = ends_of(Costs(cores=1), ("a", 0.0, 1.0, True), ("b", 0.0, 1.0, True))
     assert max(pair.values()) == pytest.approx(2.0)
 
@@ -57,6 +58,50 @@ def test_a_thread_begins_on_the_less_loaded_core_and_stays_there():
     # From time to time one is moved, so that nobody is alone for ever.
     moved = ends_of(replace(costs, balance=0.2), ("w", 0.1, 4.0, True), beside=2)
     assert 4.5 < moved["w"] < 8.1
+
+
+def woken(after, waker=""):
+    """When two threads of a busy core end, of which one wakes so long after the other core has
+    become idle."""
+    world, ends = World(Network()), {}
+    processor = Processor(world, Costs(cores=2, turn=100.0, migrate=100.0, balance=100.0))
+
+    def start(time, work, who, waker=""):
+        then = partial(lambda: ends.update({who: round(world.now, 9)}))
+        world.at(time, lambda: processor.run(work, then, who, waker=waker))
+
+    start(0.0, 1.0, "a")
+    start(0.0, 0.5, "b")
+    start(0.6, 2.0, "c")  # where b was
+    start(1.0 + after, 0.2, "b", waker)
+    world.run(lambda: "c" in ends and ends["b"] > 1.0, 100.0)
+    return ends["b"], ends["c"]
+
+
+def test_a_woken_thread_finds_an_idle_core_only_where_not_much_of_the_host_is_used():
+    # Both cores were busy a moment ago: nobody looks, and two threads share one beside an idle one.
+    assert max(woken(0.01)) == pytest.approx(2.8)
+    # Half of the host was used lately: the idle core is found.
+    assert woken(0.3) == (pytest.approx(1.5), pytest.approx(2.6))
+    # Whoever wakes it may be there.
+    assert woken(0.01, waker="a") == (pytest.approx(1.21), pytest.approx(2.6))
+
+
+def test_a_thread_that_goes_on_keeps_its_core():
+    world, ends = World(Network()), []
+    processor = Processor(world, Costs(cores=1, turn=10.0))
+
+    def again(count):
+        ends.append(world.now)
+        if count:
+            processor.run(1.0, partial(again, count - 1), "a")
+
+    processor.run(1.0, partial(again, 2), "a")
+    world.at(0.9, lambda: processor.run(0.5, lambda: ends.append("b"), "b", waker="a"))
+    world.run(lambda: len(ends) == 4, 100.0)
+    # The other thread had nothing yet: it comes before what is left of the first piece, and then
+    # waits for no end of a piece.
+    assert ends == ["b", pytest.approx(1.5), pytest.approx(2.5), pytest.approx(3.5)]
 
 
 def test_messages_are_slower_in_the_company_of_what_computes():
@@ -266,7 +311,7 @@ def test_mistakes_of_the_command_are_one_line(command, tmp_path):
 def test_the_spread_has_the_mean_that_is_reckoned_with():
     import random
 
-    from mixflow.kvstore.scaling import mean_seconds
+    from mixflow.kvstore.simulation.scaling import mean_seconds
 
     spread, chance = Spread(0.3, 0.1, 4.0), random.Random(0)
     draws = [spread.draw(chance) for _ in range(20_000)]

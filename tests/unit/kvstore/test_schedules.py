@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from store_support import network_of
 
-from mixflow.kvstore.policy import Async, Backup, Bounded, Sync
-from mixflow.kvstore.row_gradients import pack
-from mixflow.kvstore.server import Add
-from mixflow.kvstore.simulator import Cluster, Crash, Job
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Sync
+from mixflow.kvstore.protocol.row_gradients import pack
+from mixflow.kvstore.server.shard import Add
+from mixflow.kvstore.simulation.simulator import Cluster, Crash, Job
 from mixflow.ndarray.rows import Rows
 
 COUNT = 2500 if os.environ.get("MIXFLOW_FULL_COUNTS") else 100

@@ -7,13 +7,13 @@ import pytest
 
 import mixflow as mx
 from mixflow.errors import FormatError, ParamError
-from mixflow.kvstore import snapshot
-from mixflow.kvstore.messages import Applied, Configure, Gradient, Init, Place, Push
-from mixflow.kvstore.plan import SnapshotOptions, SnapshotPlan
-from mixflow.kvstore.policy import Async, Part, Sync
-from mixflow.kvstore.server import Add, Shard
-from mixflow.kvstore.sharding import Directory
-from mixflow.kvstore.snapshot import Capture, Snapshot
+from mixflow.kvstore.protocol.messages import Applied, Configure, Gradient, Init, Place, Push
+from mixflow.kvstore.protocol.policy import Async, Part, Sync
+from mixflow.kvstore.protocol.sharding import Directory
+from mixflow.kvstore.server import snapshot
+from mixflow.kvstore.server.plan import SnapshotOptions, SnapshotPlan
+from mixflow.kvstore.server.shard import Add, Shard
+from mixflow.kvstore.server.snapshot import Capture, Snapshot
 
 
 def shard_of(policy, every=0, keys=("a", "b")):
@@ -49,7 +49,7 @@ def test_slices_are_taken_at_one_version_whenever_they_come_to_it():
 
 def test_big_slices_that_are_committed_later_are_taken_at_every_version(monkeypatch):
     """Two rounds close at once when the push that both waited for has come."""
-    monkeypatch.setattr("mixflow.kvstore.books.DEFER_BYTES", 0)
+    monkeypatch.setattr("mixflow.kvstore.server.books.DEFER_BYTES", 0)
     shard = shard_of(Sync(), every=1)
     shard.deferring = True
     for key in ("a", "b"):

@@ -6,13 +6,13 @@ from store_support import job, together
 
 import mixflow as mx
 from mixflow.errors import FormatError, MixflowError
-from mixflow.kvstore.client import Client
-from mixflow.kvstore.messages import Applied, Join, Push, Query, Received, Unknown, Values
-from mixflow.kvstore.policy import Async, Bounded, Progress, Sync
-from mixflow.kvstore.server import Add, Shard
-from mixflow.kvstore.sharding import Directory
-from mixflow.kvstore.slots import Slot
-from mixflow.kvstore.states import join
+from mixflow.kvstore.protocol.client import Client
+from mixflow.kvstore.protocol.messages import Applied, Join, Push, Query, Received, Unknown, Values
+from mixflow.kvstore.protocol.policy import Async, Bounded, Progress, Sync
+from mixflow.kvstore.protocol.sharding import Directory
+from mixflow.kvstore.server.shard import Add, Shard
+from mixflow.kvstore.server.slots import Slot
+from mixflow.kvstore.server.states import join
 
 SHAPES = {"big": (25, 12), "small": (3,)}
 

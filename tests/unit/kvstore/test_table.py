@@ -10,10 +10,10 @@ from store_support import job, network_of, together
 import mixflow as mx
 from mixflow.errors import MixflowError, MXNetError, ParamError, ShapeError
 from mixflow.kvstore import Table
-from mixflow.kvstore.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
-from mixflow.kvstore.policy import Async, Backup, Bounded, Member, Part, Progress, Sync
-from mixflow.kvstore.server import Add, Assign, Memory, Shard
-from mixflow.kvstore.simulator import Cluster, Crash, Job
+from mixflow.kvstore.protocol.messages import Configure, Failed, Gradient, Init, Pull, Push, Values
+from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Member, Part, Progress, Sync
+from mixflow.kvstore.server.shard import Add, Assign, Memory, Shard
+from mixflow.kvstore.simulation.simulator import Cluster, Crash, Job
 from mixflow.kvstore.table import Rows
 
 COUNT = 10_000 if os.environ.get("MIXFLOW_FULL_COUNTS") else 300
@@ -102,7 +102,7 @@ def test_a_read_names_who_is_behind():
     def make(store):
         return Table("t", 1, 2, staleness=1, store=store)
 
-    with job(2, policy=Bounded(), deadline=0.5) as stores:
+    with job(2, policy=Bounded(), missed=2.0) as stores:
         fast, slow = together(make, stores)
         fast.clock()
         assert fast.get(0).asnumpy().tolist() == [0, 0]
@@ -206,7 +206,8 @@ def test_the_bound_holds_in_random_schedules(block):
 
 def test_a_looser_rule_than_the_table_s_would_be_caught(monkeypatch):
     """The check above can fail: a server that forgot the tables' bounds breaks it."""
-    monkeypatch.setattr("mixflow.kvstore.rules.Rules.of", lambda self, name: (Async(), Add()))
+    never = lambda self, name: (Async(), Add())  # noqa: E731
+    monkeypatch.setattr("mixflow.kvstore.server.rules.Rules.of", never)
     with pytest.raises(AssertionError):
         for seed in range(200):
             TableRun(seed)

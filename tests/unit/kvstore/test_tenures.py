@@ -5,15 +5,15 @@ import time
 
 import numpy as np
 import pytest
-from store_support import job, together
+from store_support import SECONDS, job, together
 
 import mixflow as mx
 from mixflow.errors import MixflowError, ParamError
 from mixflow.kvstore.dist import DistKVStore
-from mixflow.kvstore.messages import Ask, Gradient, Init, Join, Leave, Push, Report
-from mixflow.kvstore.policy import Async, Part, Sync
-from mixflow.kvstore.server import Add, Memory, Shard
-from mixflow.kvstore.tenures import Change, changes_of
+from mixflow.kvstore.protocol.messages import Ask, Gradient, Init, Join, Leave, Push, Report
+from mixflow.kvstore.protocol.policy import Async, Part, Sync
+from mixflow.kvstore.protocol.tenures import Change, changes_of
+from mixflow.kvstore.server.shard import Add, Memory, Shard
 
 
 def push(worker, step, keys=("a", "b")):
@@ -135,7 +135,7 @@ def test_all_survivors_hear_of_a_loss_before_the_same_step():
             store.pushpull("w", mx.nd.ones((4,)), out=value)
         mx.nd.waitall()
 
-    with job(3, 2, deadline=3.0, give_up=True) as stores:
+    with job(3, 2, missed=6.0, give_up=True) as stores:
         together(worker, stores)
     change = [Change(1, False, 2)]
     for rank in (0, 2):
@@ -164,15 +164,15 @@ def test_a_joiner_begins_among_the_others_who_hear_of_it_after_its_first_step(tm
                 store.pushpull("w", mx.nd.ones((4,)), out=value)
                 mx.nd.waitall()
                 if number == 3 and rank < 2:
-                    ready.wait(60)
-                    halt.wait(60)
+                    ready.wait(SECONDS)
+                    halt.wait(SECONDS)
         store.close()
 
     with job(2, 2) as stores:
         threads = [threading.Thread(target=train, args=[store]) for store in stores]
         for thread in threads:
             thread.start()
-        ready.wait(60)
+        ready.wait(SECONDS)
         known = stores[0]._link._addresses
         joiner = DistKVStore("dist_sync", 2, 2, known, stores[0].options)
         assert joiner.first_step == 4
@@ -180,7 +180,7 @@ def test_a_joiner_begins_among_the_others_who_hear_of_it_after_its_first_step(tm
         threads.append(threading.Thread(target=train, args=[joiner]))
         threads[-1].start()
         for thread in threads:
-            thread.join(100)
+            thread.join(SECONDS)
     found = [number for _, _, index in seen for number in index]
     assert sorted(found) == list(range(80)), sorted(seen, key=lambda s: (s[1], s[0]))
     assert [step for rank, step, _ in seen if rank == 2][:6] == [4, 5, 6, 7, 8, 9]

@@ -7,13 +7,14 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from store_support import until
 
 import mixflow as mx
 from mixflow.cli import main
 from mixflow.errors import ParamError
 from mixflow.kvstore import utilisation as use
 from mixflow.kvstore.options import StoreOptions
-from mixflow.kvstore.rendezvous import Enquirer, Rendezvous, Roll
+from mixflow.kvstore.transport.rendezvous import Enquirer, Rendezvous, Roll
 
 pytest.importorskip("zmq")
 pytest.importorskip("psutil")
@@ -83,15 +84,14 @@ def test_the_rendezvous_takes_samples_and_answers_bad_ones_with_an_error():
     assert Roll(1, 1, {}).answer({"what": "usage"}) == {}
 
 
-def test_a_sampler_hands_in_what_it_has_seen():
+def test_a_sampler_hands_in_what_it_has_seen(monkeypatch):
+    monkeypatch.setattr(use, "HAND_IN_SECONDS", 60.0)
     collector, sent = use.Collector(), iter(range(1, 1000))
     rendezvous = Rendezvous(Roll(1, 1, {}, take_usage=collector.take))
     try:
         enquirer = Enquirer(rendezvous.address, rendezvous.token, "server0")
         sampler = use.Sampler(enquirer, "server0", 0.02, lambda: (next(sent), 0))
-        deadline = time.monotonic() + 20
-        while len(collector.samples().get("server0", ())) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(collector.samples().get("server0", ())) >= 3)
         sampler.close()
         sampler.close()
     finally:

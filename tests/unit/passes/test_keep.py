@@ -18,7 +18,7 @@ SHAPE = (2, 16, 12, 12)
 
 def net(bias: bool = True) -> Any:
     """Two convolutions (3x3 and 1x1) with a norm and a sum."""
-    data = mx.sym.Variable("data")
+    data = mx.sym.Variable("data", shape=SHAPE)
     out = mx.sym.Convolution(
         data, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=not bias, name="one"
     )
@@ -62,6 +62,21 @@ def test_equal_bits_from_run_to_run(bias: bool) -> None:
     first = predict(executor)
     for _ in range(3):
         np.testing.assert_array_equal(predict(executor), first)
+
+
+def test_a_batch_that_kept_values_are_made_of_is_not_read_in_place() -> None:
+    module = mx.mod.Module(net(), data_names=["norm_gamma"], label_names=None)
+    module.bind([("norm_gamma", (32,))], for_training=False)
+    mx.random.seed(1)
+    images = {"data": mx.nd.random.normal(shape=SHAPE)}
+    module.init_params(mx.init.Uniform(0.5), images, allow_missing=True)
+    assert module._executors.executors[0].plan().kept
+    found = []
+    for value in (1.0, 2.0, 1.0):
+        module.forward(mx.io.DataBatch([mx.nd.full((32,), value)]))
+        found.append(module.get_outputs()[0].asnumpy())
+    np.testing.assert_array_equal(found[0], found[2])
+    assert np.abs(found[1] - found[0]).max() > 1e-4
 
 
 @pytest.mark.parametrize("place", ["one_weight", "norm_gamma", "norm_moving_var", "two_bias"])

@@ -14,8 +14,9 @@ import numpy as np
 
 from ... import _rt
 from ...dtype import code
-from ..lanes import Opened as Board
-from ..messages import Array, Opened
+from ..protocol.foreseen import Foreseen
+from ..protocol.messages import Array, Opened
+from ..server.lanes import Opened as Board
 from .local import Channel
 from .segments import BIG_BYTES, Blocks
 
@@ -110,10 +111,13 @@ class ServerBoards:
         self._native.close(board.number)
         del self._boards[board.number]
 
-    def arm(self, board: Board, index: int, ledger: Sequence[Any], version: int) -> None:
+    def arm(
+        self, board: Board, index: int, ledger: Sequence[Any], version: int, foreseen: Foreseen
+    ) -> None:
         """See `lanes.Desk`."""
         place = (*ledger, version) if ledger else None
-        self._native.arm(board.number, index, code(board.values[index].dtype), place)
+        dtype = code(board.values[index].dtype)
+        self._native.arm(board.number, index, dtype, place, _update(foreseen, version))
 
     def disarm(self, board: Board, index: int) -> None:
         """See `lanes.Desk`."""
@@ -130,6 +134,24 @@ class ServerBoards:
     def ring(self) -> None:
         """See `lanes.Desk`."""
         self._native.ring()
+
+
+def _update(foreseen: Foreseen, version: int) -> tuple[Any, ...] | None:
+    """What the core takes for an update; None for a sum."""
+    if foreseen.bound is None:
+        return None
+    assert foreseen.count is not None
+    last = None if foreseen.rounds is None else version + foreseen.rounds
+    states = [foreseen.states[name] for name in sorted(foreseen.states)]
+    return (
+        foreseen.bound,
+        foreseen.total,
+        foreseen.numbers,
+        [(address_of(state), state.nbytes) for state in states],
+        address_of(foreseen.count),
+        last,
+        states,
+    )
 
 
 def _view(memory: Array, at: int, like: Array) -> Array:

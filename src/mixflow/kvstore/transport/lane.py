@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ... import _rt
-from ..client import Client, Ticket
-from ..messages import Array, Gradient, Opened
-from ..policy import Part
-from ..sharding import Entry
+from ..protocol.client import Client, Ticket
+from ..protocol.messages import Array, Gradient, Opened
+from ..protocol.policy import Part
+from ..protocol.sharding import Entry
 from .boards import BELLS, address_of
 from .segments import Leased
 
@@ -207,6 +207,18 @@ class Lane:
     def exchange(self, *arguments: Any) -> None:
         """Pushes an engine task that goes by a route; see the core's `WorkerLane.exchange`."""
         self._native.exchange(*arguments)
+
+    def exchange_now(
+        self,
+        route: Any,
+        gradients: list[Any],
+        targets: list[list[Any]],
+        tags: list[Any],
+        detour: Detour,
+        completion: Any,
+    ) -> None:
+        """`exchange` inside of a task that has the arrays and `tags`, and ends with it."""
+        self._native.exchange_now(route, gradients, targets, tags, any(targets), detour, completion)
 
     def close(self) -> None:
         """Ends its threads; exchanges under way fail. Safe to call twice."""

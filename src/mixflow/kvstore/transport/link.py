@@ -22,9 +22,10 @@ import numpy as np
 
 from ...errors import FormatError, MixflowError
 from ...extras import load
-from ..client import Client, Ticket
-from ..messages import Applied, Array, Message, Opened, Push, Received
+from ..protocol.client import Client, Ticket
+from ..protocol.messages import Applied, Array, Message, Opened, Push, Received
 from . import boards, local, parcels
+from .doorkeeper import present
 from .faults import Faults, Mangler
 from .lane import Lane
 from .segments import BIG_BYTES, Blocks
@@ -110,6 +111,7 @@ class Link:
         host: name of this host; servers of another name are not taken for local ones.
         lost: called, on the link's thread, when a channel to a server of this host has ended.
         by_boards: whether boards may take the place of messages to servers of this host.
+        token: of the job, for servers that ask for it.
 
     Attributes:
         sent_bytes, received_bytes: over ZeroMQ: what leaves the host and comes to it, if all
@@ -126,8 +128,10 @@ class Link:
         host: str = "",
         lost: Callable[[str], None] | None = None,
         by_boards: bool = True,
+        token: str = "",
     ) -> None:
         self.client = client
+        self._token = token
         self._find = find
         self._lost = lost
         self._host = host
@@ -481,6 +485,7 @@ class Link:
             socket = self._context.socket(self._zmq.DEALER)
             socket.setsockopt(self._zmq.LINGER, 0)
             socket.setsockopt_string(self._zmq.IDENTITY, self.client.name)
+            present(socket, self._token)
             socket.connect(self._addresses[server])
             self._sockets[server] = socket
             self._poller = None

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
-from .. import wire
-from ..messages import Message
+from ..protocol import wire
+from ..protocol.messages import Message
 from .segments import BIG_BYTES, Blocks, Mappings, Reference, available
 
 MAGIC = 0x4D58464C01

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import FormatError
-from .. import wire
-from ..messages import Message
+from ..protocol import wire
+from ..protocol.messages import Message
 
 MARK = 0x4D58504301
 BIG_BYTES = 64 << 10

@@ -9,6 +9,8 @@ import contextlib
 import threading
 from typing import Any
 
+from .doorkeeper import present
+
 
 class Peers:
     """One socket per other server. `at` may be called from any thread, the rest belongs to the
@@ -17,10 +19,11 @@ class Peers:
     Args:
         zmq, context: the library and the server's context.
         name: of the server itself.
+        token: of the job.
     """
 
-    def __init__(self, zmq: Any, context: Any, name: str) -> None:
-        self._zmq, self._context, self._name = zmq, context, name
+    def __init__(self, zmq: Any, context: Any, name: str, token: str = "") -> None:
+        self._zmq, self._context, self._name, self._token = zmq, context, name, token
         self._addresses: dict[str, str] = {}
         self._sockets: dict[str, tuple[str, Any]] = {}
         self._lock = threading.Lock()
@@ -52,6 +55,7 @@ class Peers:
         socket = self._context.socket(self._zmq.DEALER)
         socket.setsockopt(self._zmq.LINGER, 0)
         socket.setsockopt_string(self._zmq.IDENTITY, self._name)
+        present(socket, self._token)
         socket.connect(address)
         self._sockets[server] = (address, socket)
         return socket

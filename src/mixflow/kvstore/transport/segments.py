@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..messages import Array
+from ..protocol.messages import Array
 
 #: Bytes from which an array is worth a block of its own; smaller ones travel in the message.
 BIG_BYTES = 16 << 10

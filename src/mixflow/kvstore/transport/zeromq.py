@@ -16,10 +16,11 @@ from typing import Any, Protocol
 
 from ...errors import FormatError
 from ...extras import load
-from ..lanes import Desk
-from ..merging import Arena
-from ..messages import Applied, Fetch, Message, Received, Replicate
+from ..protocol.merging import Arena
+from ..protocol.messages import Applied, Fetch, Message, Received, Replicate
+from ..server.lanes import Desk
 from . import boards, local, parcels
+from .doorkeeper import Doorkeeper
 from .faults import Faults, Mangler
 from .link import Call, Link, as_frames, milliseconds
 from .peers import Peers
@@ -79,6 +80,7 @@ class Server:
         faults: faults on the messages that are sent.
         host: name of this host; peers of another name are not taken for local ones.
         after: called at the end of each round of the loop.
+        token: of the job; peers from elsewhere must show it. '': nobody is asked.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Server:
         faults: Faults | None = None,
         host: str = "",
         after: Callable[[], None] = lambda: None,
+        token: str = "",
     ) -> None:
         self.shard = shard
         shard.deferring = True
@@ -99,6 +102,8 @@ class Server:
         self._socket.setsockopt(self._zmq.LINGER, 0)
         # A worker that was restarted comes with its old name over a new connection.
         self._socket.setsockopt(self._zmq.ROUTER_HANDOVER, 1)
+        self._doorkeeper = Doorkeeper(self._zmq, self._context, token)
+        self._doorkeeper.guard(self._socket)
         self._socket.bind(address)
         self.address: str = self._socket.getsockopt_string(self._zmq.LAST_ENDPOINT)
         self._blocks = Blocks()
@@ -116,7 +121,7 @@ class Server:
         for descriptor in (self._wake_out, self._wake_in):
             os.set_blocking(descriptor, False)
         #: Other servers, for what this one sends of itself.
-        self.others = Peers(self._zmq, self._context, shard.name)
+        self.others = Peers(self._zmq, self._context, shard.name, token)
         self._polled: list[Any] = []
         if self._listener is not None:
             shard.move_values(SharedArena(self._blocks))
@@ -149,6 +154,7 @@ class Server:
                 self._listener.close()
             self._socket.close()
             self.others.close()
+            self._doorkeeper.close()
             self._context.term()
             os.close(self._wake_in)
             os.close(self._wake_out)

@@ -1,0 +1,1 @@
+"""Level 1 between the processes of one host: its merger."""

@@ -1,0 +1,1 @@
+"""What workers and servers say to each other, and when a push counts. Pure logic."""
