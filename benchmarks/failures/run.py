@@ -30,7 +30,7 @@ from kinds import KINDS  # noqa: E402
 
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore.job.spawner import _die_with_parent  # noqa: E402
+from mixflow.kvstore.job.spawner import dying_with_this  # noqa: E402
 
 RESULTS = HERE.parent / "results" / "failures"
 #: Undisturbed runs of a kind, between its moments.
@@ -104,7 +104,7 @@ def play(name: str, seeds: list[str], results: Results) -> None:
         [sys.executable, str(HERE / "jobs.py"), name, *seeds],
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=dying_with_this(),
     )
     assert child.stdout is not None
     for line in child.stdout:

@@ -143,7 +143,7 @@ def _has_ended(child: subprocess.Popen[Any]) -> bool:
         return False
 
 
-def _dying_with_this() -> Callable[[], None]:
+def dying_with_this() -> Callable[[], None]:
     """What a child runs first: SIGKILL when the thread that made it ends (Linux), which it may
     have done already."""
     parent = os.getpid()
@@ -282,7 +282,7 @@ def start_server(task: dict[str, Any]) -> subprocess.Popen[Any]:
     child = subprocess.Popen(
         [sys.executable, "-m", "mixflow.kvstore.job.serve"],
         stdin=subprocess.PIPE,
-        preexec_fn=_dying_with_this(),
+        preexec_fn=dying_with_this(),
         start_new_session=True,
     )
     assert child.stdin is not None
@@ -307,7 +307,7 @@ def start_worker(
             cwd=folder,
             stdout=output,
             stderr=output,
-            preexec_fn=_dying_with_this(),
+            preexec_fn=dying_with_this(),
             start_new_session=True,
         )
     except OSError as error:
