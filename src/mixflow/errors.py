@@ -69,5 +69,5 @@ def describe_unknown(
     if (elsewhere or {}).get(name) in known:
         near = [(elsewhere or {})[name]]
     shown = sorted(known)[:20] + ["..."] * (len(known) > 20)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown)}"
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown) or 'none'}"
     return f"[{kind}] expected a known name, got '{name}'; {hint}"

@@ -144,7 +144,10 @@ def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
     assert main(["launch", "-n", "1"]) == 1
     assert "expected a command after the options" in capsys.readouterr().err
     assert main(["launch", "-n", "1", "--staleness", "2", "true"]) == 1
-    assert "expected options of" in capsys.readouterr().err
+    assert "expected no options, got ['staleness']; of dist_ssp" in capsys.readouterr().err
+    backup = ["--consistency", "dist_backup", "--take", "2"]
+    assert main(["launch", "-n", "1", *backup, "true"]) == 1
+    assert "expected --take of at most 1" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main(["launch", "-n", "1", "--restarts", "0", sys.executable, "-c", "raise SystemExit(5)"])
     assert ended.value.code == 5

@@ -271,8 +271,10 @@ def test_policies_are_checked():
         policy.named("dist_ssp", staleness=-1)
     with pytest.raises(ParamError, match="take >= 1"):
         policy.named("dist_backup", take=0)
-    with pytest.raises(ParamError, match="expected options of"):
+    with pytest.raises(ParamError, match=r"no options, got \['staleness'\]; of dist_ssp"):
         policy.named("dist_sync", staleness=1)
+    with pytest.raises(ParamError, match=r"options of \['take'\], got \['staleness'\]"):
+        policy.named("dist_backup", staleness=1, take=1)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The coordinator of a detached job on Ray, without Ray."""
 
+import socket
 import sys
 import threading
 
 import pytest
 
 from mixflow.errors import MixflowError
-from mixflow.kvstore.job import ray_job
+from mixflow.kvstore.job import ray_cluster, ray_job
 
 
 @pytest.mark.parametrize("error, text", [(MixflowError("[launch] no"), "no"), (OSError(28), "28")])
@@ -29,3 +30,22 @@ def test_a_coordinator_that_fails_tells_it_and_ends(tmp_path, monkeypatch, error
     with pytest.raises(MixflowError, match=text):
         made.card(60)
     assert ended.wait(60)
+
+
+def test_a_cluster_where_nobody_listens_is_told_at_once(monkeypatch):
+    started = []
+    ray = type("Ray", (), {"init": staticmethod(lambda **given: started.append(given))})
+    monkeypatch.setattr(ray_cluster, "load", lambda *_: ray)
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        for address in (
+            f"127.0.0.1:{bound.getsockname()[1]}",
+            f"ray://localhost:{bound.getsockname()[1]}",
+        ):
+            with pytest.raises(MixflowError, match=f"expected a Ray cluster at '{address}'"):
+                ray_cluster.connect(address)
+        bound.listen()
+        ray_cluster.connect(f"127.0.0.1:{bound.getsockname()[1]}")
+    # One of its own, though others may run on this host.
+    ray_cluster.connect(None, 0.5)
+    assert len(started) == 2 and started[1]["address"] == "local"

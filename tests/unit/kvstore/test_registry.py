@@ -67,7 +67,7 @@ def test_what_a_killed_launcher_has_left_goes(place):
 
 
 def test_unknown_jobs_and_which_one():
-    with pytest.raises(ParamError, match=r"one of the running jobs \(none\), got none"):
+    with pytest.raises(ParamError, match=r"expected a running job, got none"):
         registry.find(None)
     claims = [registry.Claim(name) for name in ("first", "second")]
     for claim in claims:
@@ -179,7 +179,7 @@ def test_strangers_get_no_answer(control, monkeypatch):
 def test_mistakes_of_the_commands_are_one_line(capsys):
     for words, text in [
         (["scale", "-n", "0"], "expected at least one worker, got 0"),
-        (["status"], "expected the name of one of the running jobs (none)"),
+        (["status"], "expected a running job, got none"),
         (["stop", "nobody"], "'nobody'"),
         (["status", "--address", "auto"], "expected the name of a job on the cluster, got none"),
         (["launch", "-n", "1", "--detach", "--address", "local", "true"], "outlives this terminal"),

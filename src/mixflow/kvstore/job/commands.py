@@ -48,7 +48,9 @@ def _add(
 
 def _card(args: argparse.Namespace) -> dict[str, Any]:
     if args.address is None:
-        return registry.find(args.job)
+        card = registry.find(args.job)
+        args.job = card["name"]  # when it is looked up again it may run no longer
+        return card
     from .ray_job import find
 
     if args.job is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ LOST = -9
 PIECE = 1 << 18
 #: Seconds in which the keeper of a node's state answers, or is taken for lost.
 KEEPER_SECONDS = 10.0
+#: Seconds in which a cluster's port answers.
+CONNECT_SECONDS = 10.0
 
 
 class Holder:
@@ -310,14 +313,25 @@ def connect(address: str | None, least_cpus: float = 0.0, **more: Any) -> Any:
     """
     ray = load("ray", "launch")
     here: dict[str, Any] = {"address": address}
-    if address is None:
+    if address is None:  # 'local': a Ray of its own, though another one may run here
         cpus = max(os.cpu_count() or 1, int(-(-least_cpus // 1)))
-        here = {"include_dashboard": False, "num_cpus": cpus}
+        here = {"address": "local", "include_dashboard": False, "num_cpus": cpus}
     try:
+        if address is not None:
+            _knock(address)
         ray.init(**{"log_to_driver": True, **here, **more})
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise MixflowError(f"[launch] expected to start Ray here, got {error}") from None
         raise MixflowError(
             f"[launch] expected a Ray cluster at '{address}', got {error}; start one with "
             "'ray start --head', or leave --address out"
         ) from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: Ray itself tries for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

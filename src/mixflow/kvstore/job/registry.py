@@ -199,7 +199,9 @@ def find(name: str | None) -> dict[str, Any]:
         running = [card for card in cards if card["state"] == "running"]
         if len(running) == 1:
             return running[0]
-        names = ", ".join(card["name"] for card in running) or "none"
+        if not running:
+            raise ParamError("[jobs] expected a running job, got none; 'mixflow jobs' lists all")
+        names = ", ".join(card["name"] for card in running)
         raise ParamError(f"[jobs] expected the name of one of the running jobs ({names}), got none")
     for card in cards:
         if card["name"] == name:

@@ -231,6 +231,11 @@ def _write_report(path: Path, content: Any) -> None:
 
 def _policy(args: argparse.Namespace) -> Policy:
     given: dict[str, Any] = {"staleness": args.staleness, "take": args.take}
+    if args.take is not None and args.take > args.num_workers:
+        raise ParamError(
+            f"[launch] expected --take of at most {args.num_workers}, the number of workers, got "
+            f"{args.take}"
+        )
     return named(args.consistency, **{k: v for k, v in given.items() if v is not None})
 
 

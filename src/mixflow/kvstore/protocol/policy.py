@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
@@ -411,5 +411,15 @@ def named(name: str, **options: Any) -> Policy:
     try:
         return POLICIES[name](**options)
     except TypeError:
-        known = list(POLICIES[name].__dataclass_fields__)
-        raise ParamError(f"[{name}] expected options of {known}, got {sorted(options)}") from None
+        known = _options_of(POLICIES[name])
+        others = sorted(set(options) - set(known))
+        owners = [p for p in POLICIES if set(others) <= set(_options_of(POLICIES[p]))]
+        hint = f"; of {' and '.join(owners)}" if owners else ""
+        raise ParamError(
+            f"[{name}] expected {f'options of {known}' if known else 'no options'}, got "
+            f"{others or sorted(options)}{hint}"
+        ) from None
+
+
+def _options_of(policy: type[Policy]) -> list[str]:
+    return [each.name for each in fields(policy)]
