@@ -407,6 +407,16 @@ class Member(KVStore):
         for known in self._keys.values():
             known.tag.wait()
 
+    def _settle(self) -> None:
+        """Waits until every push so far is made and confirmed: what is set now is for later ones.
+
+        Raises:
+            MixflowError: some are not within the deadline.
+        """
+        with contextlib.suppress(MXNetError):  # an error of a pull; it is raised where it is read
+            self._wait_for_pushes()
+        self._link.settle(2 * self.options.deadline)
+
     def close(self) -> None:
         """Waits until every push is made and confirmed, and leaves the job. Safe to call twice."""
         if self._closed:
@@ -414,9 +424,7 @@ class Member(KVStore):
         self._closed = True
         try:
             self._end_lease()
-            with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
-                self._wait_for_pushes()
-            self._link.settle(2 * self.options.deadline)
+            self._settle()
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._peers(), epoch, now))
         finally:
