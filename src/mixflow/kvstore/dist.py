@@ -145,6 +145,7 @@ class DistKVStore(Member):
     of_a_job = True
     _keys: dict[Any, Key]
     _lent = False
+    _optimizers_set = 0
     #: Worker 0's learning rate, as its last push has found it.
     _rate: float | None = None
     _own_kinds: tuple[Any, ...] | None = None
@@ -481,7 +482,10 @@ class DistKVStore(Member):
         self._optimizer, self._lent = optimizer, False
         if self._rank == 0:
             self._sent_rate = self._rate = None if optimizer.lr_scheduler else optimizer.lr
-            self.configure("optimizer", text)
+            self._optimizers_set += 1
+            pushed = any(known.steps for known in self._keys.values())
+            again = "" if pushed else self._again
+            self.configure("optimizer", {**text, program.TURN: [self._optimizers_set, again]})
         self.barrier()
 
     def _described(self, optimizer: Optimizer) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ..protocol.client import EPOCHS, Client, Ticket
 from ..protocol.compression import Compression
 from ..protocol.messages import Report
 from ..protocol.policy import Backup, Sync
+from ..protocol.program import RESTARTED, RESUMED
 from ..protocol.tenures import Change, changes_of, total
 from ..server.snapshot import Snapshot
 from ..transport.local import host_id, is_there, name_of
@@ -95,6 +96,8 @@ class Member(KVStore):
         self._compression: Compression | None = None
         self._optimizer: Optimizer | None = None
         self._sent_rate: float | None = None
+        #: What this run of the program may repeat until its first push.
+        self._again = RESTARTED if life else RESUMED if resumed else ""
         self._barriers = itertools.count(1)
         self._turns = (0, 0)  # the step after which it was at a barrier last, and how often then
         self._epoch = itertools.count(EPOCHS * life)
