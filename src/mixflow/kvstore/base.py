@@ -185,6 +185,11 @@ def pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
     return list(zip(key, value, strict=True))
 
 
+def repeats(key: Any) -> bool:
+    """Whether a key stands in a list of keys more than once."""
+    return isinstance(key, (list, tuple)) and len(set(map(str, key))) < len(key)
+
+
 def as_arrays(value: Any) -> Sequence[Any]:
     """One array, dense or sparse, or a list of arrays as a list.
 

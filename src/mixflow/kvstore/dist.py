@@ -32,6 +32,7 @@ from .base import (
     lookup,
     pairs,
     pulled,
+    repeats,
     row_requests,
 )
 from .local import LocalKVStore
@@ -144,6 +145,9 @@ class DistKVStore(Member):
     of_a_job = True
     _keys: dict[Any, Key]
     _lent = False
+    _optimizers_set = 0
+    #: Worker 0's learning rate, as its last push has found it.
+    _rate: float | None = None
     _own_kinds: tuple[Any, ...] | None = None
     _own_version = 0
 
@@ -224,6 +228,7 @@ class DistKVStore(Member):
         Raises:
             ShapeError: a value's shape is not the key's.
         """
+        self._note_rate()
         for k, v in pairs(key, value):
             known = self._known(k)
             merged = self._merge(k, as_arrays(v), known)
@@ -278,10 +283,11 @@ class DistKVStore(Member):
         Neighbours in a list of keys that are small together travel in one message, which leaves
         when the last of their gradients is there; the first ones of the list come first. With
         row_sparse arrays it is two round trips, and those of `out` are left as they are, as by
-        `pull`.
+        `pull`; so it is with a key that stands in the list twice.
         """
+        self._note_rate()
         targets = value if out is None else out
-        if any_sparse([value, targets]):
+        if any_sparse([value, targets]) or repeats(key):
             self.push(key, value, priority)
             self.pull(key, targets, priority)
             return
@@ -471,10 +477,15 @@ class DistKVStore(Member):
         """
         text = self._described(optimizer)
         self._end_lease()
+        if self._rank == 0:
+            self._settle()  # before any push sees the rate of the new one
         self._optimizer, self._lent = optimizer, False
         if self._rank == 0:
-            self._sent_rate = None if optimizer.lr_scheduler else optimizer.lr
-            self.configure("optimizer", text)
+            self._sent_rate = self._rate = None if optimizer.lr_scheduler else optimizer.lr
+            self._optimizers_set += 1
+            pushed = any(known.steps for known in self._keys.values())
+            again = "" if pushed else self._again
+            self.configure("optimizer", {**text, program.TURN: [self._optimizers_set, again]})
         self.barrier()
 
     def _described(self, optimizer: Optimizer) -> dict[str, Any]:
@@ -490,18 +501,23 @@ class DistKVStore(Member):
         self._own_kinds = kinds
         return program.pack(optimizer, self._secret, self._own_version)
 
-    def _rate_changed(self) -> bool:
+    def _note_rate(self) -> None:
+        """A learning rate that was set on worker 0's optimizer counts from its next push on: those
+        that a program has asked for before come first."""
         optimizer = self._optimizer
-        return not (self._sent_rate is None or optimizer is None or optimizer.lr == self._sent_rate)
+        if self._sent_rate is not None and optimizer is not None and optimizer.lr != self._rate:
+            self._settle()
+            self._rate = optimizer.lr
+
+    def _rate_changed(self) -> bool:
+        return self._sent_rate is not None and self._rate != self._sent_rate
 
     def _send_rate(self) -> None:
-        """A learning rate that was set on worker 0's optimizer reaches the servers with its next
-        push."""
-        optimizer = self._optimizer
-        if optimizer is None or not self._rate_changed():
+        """The rate that was noted reaches the servers before the next push does."""
+        if not self._rate_changed():
             return
-        self._sent_rate = optimizer.lr
-        rate = {"value": optimizer.lr}
+        self._sent_rate = self._rate
+        rate = {"value": self._rate}
         self._link.call(
             "learning rate",
             lambda client, now: client.configure(self._servers, "learning_rate", rate, now),
@@ -514,20 +530,23 @@ class DistKVStore(Member):
             MixflowError: the servers do not know it, or do not answer within the deadline.
         """
         self._end_lease()
+        self._settle()
         self._wait(
             setting, lambda client, now: client.configure(self._servers, setting, value, now)
         )
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
-        """Codes pushes with 2 bits or 1 bit per value; see `compression`.
+        """Codes this worker's pushes from now on with 2 bits or 1 bit per value; see `compression`.
 
         Raises:
             ParamError: bad parameters.
-            MixflowError: set before, or keys exist already.
+            MixflowError: set before.
         """
         if self._compression is not None:
             raise MixflowError("[kvstore] expected compression to be set once, got a second call")
-        self._compression = Compression.from_params(compression_params)
+        made = Compression.from_params(compression_params)
+        self._settle()
+        self._compression = made
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Fetches the optimizer's states from the servers and writes them to a file, in the form
@@ -561,6 +580,7 @@ class DistKVStore(Member):
         self._end_lease()
         keys = {key: (known.entry, known.shape) for key, known in self._keys.items()}
         found = states.from_archive(optimizer, keys, Path(fname).read_bytes())
+        self._settle()
         self._wait("states", lambda c, now: c.put_states(found, now))
 
     def _needed_optimizer(self) -> Optimizer:

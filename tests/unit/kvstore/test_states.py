@@ -194,3 +194,20 @@ def test_what_the_server_does_not_have_is_sent_again():
     forgetful.handle(Join("worker1", 1, 1, 5, 0), 7.0)
     client.tick(17.0)
     assert Applied in ask(client, forgetful, 17.0) and not client.pending
+
+
+def test_a_server_that_was_lost_after_a_push_had_arrived_is_silent():
+    client = Client("worker0", 0, lambda key: "server0", Sync(), repeat=0.1)
+    client.push({"a/0": np.zeros(1, np.float32)}, 0.0)
+    ((_, push),) = client.take_outgoing()
+    now = 0.0
+    for _ in range(10):  # another worker is late: the server says that the push is there
+        client.handle(Received("server0", push.number, 0), now)
+        now += 0.4
+        assert not client.silent(now, 0.3)
+        client.tick(now)
+        assert [type(asked) for _, asked in client.take_outgoing()] == [Query]
+    client.tick(now + 0.4)  # nobody answers that: the server may be at another address by now
+    assert client.silent(now + 1.2, 0.3)
+    client.handle(Applied("server0", push.number, ("a/0",), 0), now + 1.3)
+    assert not client.silent(now + 9.0, 0.3)

@@ -102,7 +102,10 @@ class Ticket:
 
 @dataclass(slots=True)
 class Request:
-    """A message under way: to whom, since when, what is still to come."""
+    """A message under way: to whom, since when, what is still to come.
+
+    `heard`: when its server has answered something last, or `began`.
+    """
 
     server: str
     message: Message
@@ -113,6 +116,7 @@ class Request:
     unapplied: set[str] = field(default_factory=set)
     received: bool = False
     tries: int = 0
+    heard: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -368,6 +372,7 @@ class Client:
         request = self._requests.get(message.number)
         if request is None or request.server != message.sender:
             return
+        request.heard = now
         self._answer(request, message, now)
         if request.over:
             self._requests.pop(message.number, None)
@@ -412,7 +417,7 @@ class Client:
         wanted: set[str],
         unapplied: set[str] | None = None,
     ) -> None:
-        request = Request(server, message, ticket, now, now, wanted, unapplied or set())
+        request = Request(server, message, ticket, now, now, wanted, unapplied or set(), heard=now)
         self._requests[message.number] = request
         if wanted:
             ticket.open.add(message.number)
@@ -448,7 +453,7 @@ class Client:
             for request in self._requests.values():
                 if request.server == server:
                     request.received = False
-                    request.began = now
+                    request.began = request.heard = now
                     request.tries = 0
                     self._send(request, now)
         self._incarnations[server] = max(incarnation, known or 0)
@@ -533,8 +538,12 @@ class Client:
                 request.repeat_at, request.tries = now, 0
 
     def silent(self, now: float, seconds: float) -> bool:
-        """Whether some request has been without any answer for so long."""
-        return any(not r.received and now - r.began > seconds for r in self._requests.values())
+        """Whether some request has been without any answer for so long; of a push that has arrived
+        it is asked now and then what became of it, and each time there is an answer."""
+        longer = seconds + 2 * ASK_AFTER * self.repeat
+        return any(
+            now - r.heard > (longer if r.received else seconds) for r in self._requests.values()
+        )
 
     def resume(self, reports: Mapping[str, Report], *, rounds: bool) -> int:
         """Sets this worker's step from what the servers have of it, and returns it.

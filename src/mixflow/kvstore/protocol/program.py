@@ -32,6 +32,10 @@ from ...optimizer.own import lone, outline
 
 #: Of a description: where the code stands, and that there is or has been some.
 CODE, OWN = "code", "own"
+#: Of a description: how many the program's run had set with it, and whether that may be a
+#: repetition of what an earlier run did: one of a restarted worker, or of a job that goes on from a
+#: snapshot, before its first push.
+TURN, RESTARTED, RESUMED = "turn", "restarted", "resumed"
 #: Bytes of a pickle: servers commit it with every change of their members.
 MAX_BYTES = 1 << 20
 
@@ -147,7 +151,31 @@ def is_awaited(value: Mapping[str, Any]) -> bool:
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two settings mean the same; pickles of one class differ between processes."""
-    return json.dumps(_plain(one)) == json.dumps(_plain(other))  # a nan equals itself in a text
+    texts = [{k: part for k, part in _plain(each).items() if k != TURN} for each in (one, other)]
+    return json.dumps(texts[0]) == json.dumps(texts[1])  # a nan equals itself in a text
+
+
+def repeats(known: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Whether a description is set only because the program has begun anew.
+
+    What a restarted worker had set before `known` is over. A program that sets the same again
+    while it runs wants it fresh.
+    """
+    turn, again = value.get(TURN, (0, RESUMED))
+    last = known[TURN][0] if TURN in known else turn
+    if again == RESTARTED and turn < last:
+        return True
+    return bool(again) and turn <= last and same(known, value)
+
+
+def numbered(known: Mapping[str, Any] | None, value: Mapping[str, Any]) -> dict[str, Any]:
+    """A description as it is kept: each that replaces another has a later turn, so that one which
+    a restarted worker sets while it runs, its second maybe, comes after all of earlier runs."""
+    if TURN not in value:
+        return dict(value)
+    turn, again = value[TURN]
+    last = known[TURN][0] if known and TURN in known and not again else 0
+    return {**value, TURN: [max(turn, last + 1), again]}
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ..protocol.messages import (
     join_name,
     split_name,
 )
-from ..protocol.program import is_awaited, same
+from ..protocol.program import is_awaited, numbered, repeats, same
 from ..protocol.sharding import Directory
 from .books import Books
 from .reads import Reads
@@ -123,15 +123,18 @@ class Catalog:
         """Takes a setting; of several for the same thing the last one is kept.
 
         The same again changes nothing: a restarted worker sets the optimizer that is set, and must
-        not lose its states. Only code that a snapshot did not have is taken.
+        not lose its states (`program.repeats`). Only code that a snapshot did not have is taken.
         """
         known = dict(self._settings).get(setting)
-        if known is not None and same(known, value):
-            if is_awaited(known) and not is_awaited(value):
+        asked = repeats if setting == "optimizer" else same
+        if known is not None and asked(known, value):
+            if is_awaited(known) and not is_awaited(value) and same(known, value):
                 self._rules.configure(setting, value)
                 self._settings[self._settings.index((setting, known))] = (setting, value)
             return
         self._rules.configure(setting, value)
+        if setting == "optimizer":
+            value = numbered(known, value)
         replaced = {setting, *(OF_OPTIMIZER if setting == "optimizer" else ())}
         self._settings = [kept for kept in self._settings if kept[0] not in replaced]
         self._settings.append((setting, value))

@@ -145,6 +145,7 @@ class Lease:
         if given.lr_scheduler is None and given.lr != self._rate:
             self._rate = given.lr
             self._updater.optimizer.set_learning_rate(given.lr)
+            self._store._rate = given.lr
             self._store._send_rate()
 
     def _run(self) -> None:

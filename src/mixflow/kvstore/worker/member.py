@@ -29,6 +29,7 @@ from ..protocol.client import EPOCHS, Client, Ticket
 from ..protocol.compression import Compression
 from ..protocol.messages import Report
 from ..protocol.policy import Backup, Sync
+from ..protocol.program import RESTARTED, RESUMED
 from ..protocol.tenures import Change, changes_of, total
 from ..server.snapshot import Snapshot
 from ..transport.local import host_id, is_there, name_of
@@ -95,6 +96,8 @@ class Member(KVStore):
         self._compression: Compression | None = None
         self._optimizer: Optimizer | None = None
         self._sent_rate: float | None = None
+        #: What this run of the program may repeat until its first push.
+        self._again = RESTARTED if life else RESUMED if resumed else ""
         self._barriers = itertools.count(1)
         self._turns = (0, 0)  # the step after which it was at a barrier last, and how often then
         self._epoch = itertools.count(EPOCHS * life)
@@ -407,6 +410,16 @@ class Member(KVStore):
         for known in self._keys.values():
             known.tag.wait()
 
+    def _settle(self) -> None:
+        """Waits until every push so far is made and confirmed: what is set now is for later ones.
+
+        Raises:
+            MixflowError: some are not within the deadline.
+        """
+        with contextlib.suppress(MXNetError):  # an error of a pull; it is raised where it is read
+            self._wait_for_pushes()
+        self._link.settle(2 * self.options.deadline)
+
     def close(self) -> None:
         """Waits until every push is made and confirmed, and leaves the job. Safe to call twice."""
         if self._closed:
@@ -414,9 +427,7 @@ class Member(KVStore):
         self._closed = True
         try:
             self._end_lease()
-            with contextlib.suppress(MXNetError):  # an error of a pull; it was raised there
-                self._wait_for_pushes()
-            self._link.settle(2 * self.options.deadline)
+            self._settle()
             epoch = next(self._epoch)
             self._wait("leave", lambda c, now: c.leave(self._peers(), epoch, now))
         finally:
