@@ -178,15 +178,17 @@ bool WorkerLane::advance(Lock& lock, const ExchangeRef& exchange) {
   Exchange& e = *exchange;
   // Threads go over a copy of the list: another one may have ended it meanwhile.
   if (e.busy || e.over) return false;
-  if (!e.staged) {
+  // Nothing is put on a board that is over. What is only read may have been pushed by messages
+  // since then: the board does not know of it.
+  if (!e.staged || !e.push) {
     const bool over = std::any_of(e.pieces.begin(), e.pieces.end(),
                                   [this](const Piece& p) { return is_over(*p.board); });
     if (over) {
       fail(exchange);
       return false;
     }
-    stage(lock, e);
   }
+  if (!e.staged) stage(lock, e);
   if (e.staged && (!e.pull || read(lock, e))) {
     remove(exchange);
     return true;

@@ -221,6 +221,37 @@ def test_a_lane_reads_what_is_whole_and_keeps_its_gradient_until_that_is_durable
     out.wait_to_read()
 
 
+@pytest.mark.parametrize("end", ["retired by the worker", "closed by the server"])
+def test_a_board_that_is_over_is_not_read(lane, desk, desk_memory, board, end):
+    """A worker's later steps went by messages; a read by the board would miss them."""
+    opened(desk, board)
+    seen = lane.add_desk(address_of(desk_memory), 1, -1, desk_memory)
+    native = lane.open(
+        seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), 1, board.bytes
+    )
+    route = _rt.core.LaneRoute([(native, 0, 0, 0)])
+    out, tag = mx.nd.zeros((SIZE,)), _rt.core.Tag()
+    board.value[:] = 7
+
+    def read():
+        lane.exchange(route, [], [[out]], [tag], "pull", 0, True, False, ())
+
+    read()
+    out.wait_to_read()
+    assert out.asnumpy().tolist() == [7] * SIZE
+    board.value[:] = 8
+    if end == "retired by the worker":
+        lane.retire(native)
+    else:
+        board.words[0, 0] = 0
+    read()
+    until(lambda: lane.has_failed)
+    (failed,) = lane.take_failed()
+    assert seen_of(out) == [7] * SIZE and failed.staged
+    failed.done(None)
+    out.wait_to_read()
+
+
 def test_a_desk_looks_again_before_it_sleeps(desk, desk_memory):
     """A worker is done while the desk looks at other slices: it sees nobody asleep, and rings no
     one."""

@@ -156,6 +156,8 @@ class Lane:
         """Sends by messages what boards that are over have not confirmed, and starts failed
         exchanges again; gives these with the tickets that they wait for."""
         client = self._client
+        # First: the boards of what fails from here on are left by the next call.
+        failed = self._native.take_failed()
         for board in [b for b in self._boards if self._native.over(b.native)]:
             self._boards.remove(board)
             self._routes.clear()
@@ -170,7 +172,7 @@ class Lane:
                     left[name] = Gradient((Part(client.worker, staged - 1),), values)
             if left:
                 client.push_parts(left, now)
-        return [(failed, self._again(failed, now)) for failed in self._native.take_failed()]
+        return [(each, self._again(each, now)) for each in failed]
 
     def _again(self, failed: Any, now: float) -> Ticket:
         detour: Detour = failed.payload
