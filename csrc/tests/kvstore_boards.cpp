@@ -224,7 +224,7 @@ class Server {
         continue;
       }
       const LedgerPlace place = ledger(s);
-      desk_->arm(number_, s, DType::float32, draw_.one_in(2) ? &place : nullptr);
+      desk_->arm(number_, s, DType::float32, draw_.one_in(2) ? &place : nullptr, {});
     }
   }
 
@@ -487,7 +487,8 @@ void test_rounds(const Plan& tested, int64_t steps) {
     const int64_t wanted = (steps + plan.groups[g].second - 1) / plan.groups[g].second;
     for (size_t s : plan.groups[g].first) EXPECT(server.versions()[s] == wanted);
   }
-  EXPECT(server.boards() > 1 && server.rounds() > 0);
+  // A few steps may all go by the first board.
+  EXPECT(server.boards() > (steps > 100 ? 1 : 0) && server.rounds() > 0);
   for (const auto& worker : workers) EXPECT(worker->by_boards() > 0);
   std::printf("%d boards, %ld rounds closed natively, %ld steps of worker 0 by boards\n",
               server.boards(), static_cast<long>(server.rounds()),

@@ -186,7 +186,9 @@ def write_shard(folder: Path, server: str, captured: Captured) -> None:
         }
         slices.append({"name": key, "progress": record.progress, "arrays": files})
     # Files outlive the job: no code of its program may stand in them.
-    roster = {**captured.roster, "settings": without_code(captured.roster["settings"])}
+    roster = dict(captured.roster)
+    if "settings" in roster:
+        roster["settings"] = without_code(roster["settings"])
     text = {"version": VERSION, "slices": slices, "roster": roster}
     write_atomically(folder / f"{server}.json", json.dumps(text).encode())
     _flush(folder / server, folder)

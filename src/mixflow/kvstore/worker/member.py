@@ -449,9 +449,14 @@ def _environment(name: str) -> tuple[str, str, int, str]:
     Raises:
         MixflowError: they are not there, or no number.
     """
-    names = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_WORKER_ID", "MIXFLOW_JOB_TOKEN")
-    missing = [each for each in names if not os.environ.get(each)]
-    uri, port, rank, token = (os.environ.get(each, "") for each in names)
+    found = {
+        "DMLC_PS_ROOT_URI": os.environ.get("DMLC_PS_ROOT_URI", ""),
+        "DMLC_PS_ROOT_PORT": os.environ.get("DMLC_PS_ROOT_PORT", ""),
+        "DMLC_WORKER_ID": os.environ.get("DMLC_WORKER_ID", ""),
+        "MIXFLOW_JOB_TOKEN": os.environ.get("MIXFLOW_JOB_TOKEN", ""),
+    }
+    missing = [each for each, value in found.items() if not value]
+    uri, port, rank, token = found.values()
     if missing or not rank.isdecimal():
         wrong = f"no {missing[0]}" if missing else f"DMLC_WORKER_ID {rank!r:.80}"
         raise MixflowError(
