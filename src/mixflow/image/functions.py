@@ -15,7 +15,18 @@ from typing import Any
 import numpy as np
 
 from .. import ndarray as nd
-from ..arguments import a, checked, choice, flag, number, numbers, optional, rising, several, whole
+from ..arguments import (
+    a,
+    checked,
+    choice,
+    flag,
+    number,
+    numbers,
+    optional,
+    rising,
+    several,
+    whole,
+)
 from ..errors import DTypeError, FormatError, ParamError, ShapeError
 from ..ndarray import NDArray
 from . import codec

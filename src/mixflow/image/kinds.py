@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dtype as dtypes
-from ..arguments import a, choice, either, flag, number, numbers, optional, rising, several, whole
+from ..arguments import (
+    a,
+    choice,
+    either,
+    flag,
+    number,
+    numbers,
+    optional,
+    rising,
+    several,
+    whole,
+)
 from ..ir import Kind
 from . import codec
 

@@ -9,7 +9,12 @@ from .augment import RandomShiftIter, shift_images
 from .base import DataBatch, DataDesc, DataIter
 from .files import CSVIter, LibSVMIter
 from .image_det_records import ImageDetRecordIter
-from .image_records import ImageRecordInt8Iter, ImageRecordIter, ImageRecordUInt8Iter, PictureIter
+from .image_records import (
+    ImageRecordInt8Iter,
+    ImageRecordIter,
+    ImageRecordUInt8Iter,
+    PictureIter,
+)
 from .mnist import MNISTIter, mersenne_order, read_idx
 from .wrappers import PrefetchingIter, ResizeIter
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 from .. import symbol as sym
 from ..errors import ParamError
 from ..symbol import Symbol
-from .layers import Conv, Pool, batch_norm, classifier, conv, conv_bn_relu, global_pool, pool, relu
+from .layers import (
+    Conv,
+    Pool,
+    batch_norm,
+    classifier,
+    conv,
+    conv_bn_relu,
+    global_pool,
+    pool,
+    relu,
+)
 
 #: Depth to (filters of the stem, filters that a layer adds, layers of each block).
 DEPTHS = {

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _rt
+from .. import (
+    _rt,
+    backends,  # noqa: F401 - binds the core before its Array is subclassed
+)
 from .. import dtype as dtypes
 from ..context import Context
 from ..errors import MixflowError, ShapeError

@@ -7,7 +7,16 @@ import math
 from typing import Any
 
 from ..ir import REQUIRED, Bool, DType, Float, Int, Param, Value, binary, emit
-from .common import Compose, broadcast_shape, cast, define, filled, reshape, same_shape, select
+from .common import (
+    Compose,
+    broadcast_shape,
+    cast,
+    define,
+    filled,
+    reshape,
+    same_shape,
+    select,
+)
 
 # Binary families ----------------------------------------------------------------------------
 

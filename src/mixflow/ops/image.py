@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from ..ir import Float, Floats, Int, Param, Value, binary, constant, emit
-from .common import cast, define, need, permute, reduce, reshape, same_shape, select, sliced
+from .common import (
+    cast,
+    define,
+    need,
+    permute,
+    reduce,
+    reshape,
+    same_shape,
+    select,
+    sliced,
+)
 from .random import uniform
 
 _FLOAT32 = np.dtype(np.float32)

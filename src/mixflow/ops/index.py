@@ -6,7 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Bool, DType, Enum, Float, Int, Node, Param, Shape, Value, binary, emit, emit_node
+from ..ir import (
+    Bool,
+    DType,
+    Enum,
+    Float,
+    Int,
+    Node,
+    Param,
+    Shape,
+    Value,
+    binary,
+    emit,
+    emit_node,
+)
 from .common import (
     Shapes,
     along,

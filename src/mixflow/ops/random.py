@@ -8,7 +8,18 @@ import numpy as np
 
 from ..errors import ParamError
 from ..ir import Bool, DType, Float, Int, Param, Shape, Value, binary, emit
-from .common import broadcast_to, cast, define, expand, filled, less, need, reduce, reshape, size
+from .common import (
+    broadcast_to,
+    cast,
+    define,
+    expand,
+    filled,
+    less,
+    need,
+    reduce,
+    reshape,
+    size,
+)
 from .creation import CTX
 
 _FLOAT32 = np.dtype(np.float32)

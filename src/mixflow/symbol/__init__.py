@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops as _ops  # noqa: F401 - fills the registry
 from . import register as _register
-from .creation import arange, eye, full, hypot, linspace, maximum, minimum, ones, pow, power, zeros
+from .creation import (
+    arange,
+    eye,
+    full,
+    hypot,
+    linspace,
+    maximum,
+    minimum,
+    ones,
+    pow,
+    power,
+    zeros,
+)
 from .register import Variable, var
 from .symbol import Group, Symbol, fromjson, load, load_json
 

@@ -6,7 +6,17 @@ import math
 from typing import Any
 
 from ...ir import Bool, DType, Node, Param, TensorType, Value, emit
-from .rules import Types, computed_dtype, define, expect, forward, reshape, shape_of, sum_to, typed
+from .rules import (
+    Types,
+    computed_dtype,
+    define,
+    expect,
+    forward,
+    reshape,
+    shape_of,
+    sum_to,
+    typed,
+)
 
 Grads = list[Value | None]
 
