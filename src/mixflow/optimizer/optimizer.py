@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -271,6 +271,11 @@ class Optimizer:
     def _needs_master(self, weight: NDArray) -> bool:
         return self.multi_precision and np.dtype(weight.dtype).itemsize == 2
 
+    def _gradient_dtype(self, weight: NDArray, dtype: Any) -> Any:
+        """Of a gradient of `dtype` when it updates a weight: sums of 16-bit gradients are float32,
+        and stay so for a float32 copy of the weight."""
+        return dtype if self._needs_master(weight) else weight.dtype
+
     def create_state_multi_precision(self, index: Any, weight: NDArray) -> Any:
         """(state, float32 copy) of a 16-bit weight under `multi_precision`, else the state."""
         if not self._needs_master(weight):
@@ -315,6 +320,13 @@ def state_list(state: Any) -> list[NDArray]:
     if isinstance(state, (list, tuple)):
         return [array for part in state for array in state_list(part)]
     return [state]
+
+
+def mapped_state(state: Any, of: Callable[[NDArray], NDArray]) -> Any:
+    """A state of the same form with another array for each."""
+    if isinstance(state, (list, tuple)):
+        return tuple(mapped_state(part, of) for part in state)
+    return None if state is None else of(state)
 
 
 def zeros_like_state(weight: NDArray) -> NDArray:

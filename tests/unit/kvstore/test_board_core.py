@@ -167,6 +167,16 @@ def lane():
     made.close()
 
 
+def joined(lane, desk, desk_memory, board):
+    """Worker 1 takes part in a board of the desk; gives the board as it has it, and a route."""
+    opened(desk, board)
+    seen = lane.add_desk(address_of(desk_memory), 1, -1, desk_memory)
+    native = lane.open(
+        seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), 1, board.bytes
+    )
+    return native, _rt.core.LaneRoute([(native, 0, 0, 0)])
+
+
 def seen_of(array):
     """Values as they stand, whatever is pending."""
     return np.from_dlpack(_rt.core.fresh_handle(array)).tolist()
@@ -188,12 +198,7 @@ def until(condition):
 def test_a_lane_reads_what_is_whole_and_keeps_its_gradient_until_that_is_durable(
     lane, desk, desk_memory, board
 ):
-    opened(desk, board)
-    seen = lane.add_desk(address_of(desk_memory), 1, -1, desk_memory)
-    native = lane.open(
-        seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), 1, board.bytes
-    )
-    route = _rt.core.LaneRoute([(native, 0, 0, 0)])
+    _, route = joined(lane, desk, desk_memory, board)
     out, tag = mx.nd.zeros((SIZE,)), _rt.core.Tag()
 
     def exchange(value):
@@ -224,12 +229,7 @@ def test_a_lane_reads_what_is_whole_and_keeps_its_gradient_until_that_is_durable
 @pytest.mark.parametrize("end", ["retired by the worker", "closed by the server"])
 def test_a_board_that_is_over_is_not_read(lane, desk, desk_memory, board, end):
     """A worker's later steps went by messages; a read by the board would miss them."""
-    opened(desk, board)
-    seen = lane.add_desk(address_of(desk_memory), 1, -1, desk_memory)
-    native = lane.open(
-        seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), 1, board.bytes
-    )
-    route = _rt.core.LaneRoute([(native, 0, 0, 0)])
+    native, route = joined(lane, desk, desk_memory, board)
     out, tag = mx.nd.zeros((SIZE,)), _rt.core.Tag()
     board.value[:] = 7
 

@@ -1,5 +1,6 @@
 """Jobs as other terminals find them: names, folders, cards, the control endpoint."""
 
+import argparse
 import json
 import os
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 
 from mixflow.cli import main
 from mixflow.errors import FileError, FormatError, MixflowError, ParamError, UnknownNameError
-from mixflow.kvstore.job import detached, registry
+from mixflow.kvstore.job import commands, detached, registry
 from mixflow.kvstore.job.control import Control, ControlClient, open_control
 
 pytest.importorskip("zmq")
@@ -207,6 +208,21 @@ def test_the_list_of_jobs_shows_what_runs_and_how_it_ended(capsys):
     assert "runs" in lines[1] and "auto, detached" in lines[1]
     assert "ended (7)" in lines[2]
     claims[0].end(keep=False)
+
+
+def test_a_command_without_a_name_stays_with_its_job(place):
+    """`attach` looks at the job again when it has ended, and another may run by then."""
+    claims = [registry.Claim("first")]
+    claims[0].write(card("first", detached=True))
+    args = argparse.Namespace(job=None, address=None)
+    assert commands._card(args)["name"] == "first"
+    claims[0].write(card("first", detached=True) | {"code": 0, "said": "", "ended": 1.0})
+    claims[0].end(keep=True)
+    claims.append(registry.Claim("second"))
+    claims[1].write(card("second", detached=True))
+    found = commands._card(args)
+    assert (found["name"], found["state"], found["code"]) == ("first", "ended", 0)
+    claims[1].end(keep=False)
 
 
 def test_nobody_waits_for_a_coordinator_that_is_gone(monkeypatch):

@@ -11,8 +11,8 @@ first has waited for `seconds`: a slow worker holds up nobody for longer. Under 
 what is there leaves as soon as the slice's last push has been confirmed: nobody waits for a
 neighbour. Values of a step are asked for once per host under `Sync`, and per worker otherwise.
 
-Pure logic, like `server.py`: it answers workers like a server does, and what the servers are to do
-stands in `take_orders`; whoever carries an order out calls `ended` with its ticket.
+Pure logic, like `server/shard.py`: it answers workers like a server does, and what the servers are
+to do stands in `take_orders`; whoever carries an order out calls `ended` with its ticket.
 """
 
 from __future__ import annotations

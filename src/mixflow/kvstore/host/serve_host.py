@@ -1,4 +1,4 @@
-"""The merger of a host as a process: ``python -m mixflow.kvstore.host.serve_host``; see `host`.
+"""A host's merger as a process: ``python -m mixflow.kvstore.host.serve_host``; see `host_merger`.
 
 Its task comes as JSON on standard input, like a server's.
 """

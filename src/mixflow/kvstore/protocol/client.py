@@ -6,8 +6,8 @@ same parts, which servers count once; a server that restarted (its incarnation c
 all that it had not confirmed; and past the deadline the request ends with an error that names the
 server.
 
-Pure logic, like `server.py`: `push`, `pull`, `handle` and `tick` return nothing and leave what is
-to be sent in `take_outgoing`. Not thread-safe.
+Pure logic, like `server/shard.py`: `push`, `pull`, `handle` and `tick` return nothing and leave
+what is to be sent in `take_outgoing`. Not thread-safe.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A policy says three things about a key: whether a push takes part at once, waits in a round or
 comes too late; when a round is complete; and whether a worker may read yet. It owns no array, no
 clock and no socket: `Progress` is the whole state of a key, and `Members` the workers that count.
-The server (`server.py`) holds the arrays and asks; the simulator runs the same code.
+The server (`server/shard.py`) holds the arrays and asks; the simulator runs the same code.
 
 Steps are counted per worker and key from 0. A worker's *clock* is the number of steps that it has
 pushed. Every push is a set of parts (worker, step), so that a part that arrives twice is known.

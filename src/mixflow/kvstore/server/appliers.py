@@ -13,13 +13,15 @@ from ...ndarray.row_sparse import RowSparseNDArray
 from ...ndarray.rows import Rows
 from ...optimizer import FusedUpdate, Updater
 from ...optimizer.describe import rebuild
-from ...optimizer.optimizer import state_list
+from ...optimizer.optimizer import mapped_state, state_list
 from ..protocol import program
 from ..protocol.foreseen import ROUNDS, Foreseen
 from ..protocol.messages import Array
 from ..protocol.row_gradients import RowGradient, replace
 from ..protocol.touched import Touched
 from .own import OwnOptimizer
+from .rules import index_of, key_of
+from .states import COUNT
 
 
 class Optimizing:
@@ -97,7 +99,8 @@ class Optimizing:
         if isinstance(merged, RowGradient):
             return self._apply_rows(key, value, merged)
         weight = self._weight(key, value)
-        gradient = _as_tensor(merged, self._gradient_dtype(weight, merged))
+        optimizer = self._updater.optimizer
+        gradient = _as_tensor(merged, optimizer._gradient_dtype(weight, merged.dtype))
         self._updater(self._name(key), gradient, weight)
         weight.wait_to_read()
         return False
@@ -121,7 +124,7 @@ class Optimizing:
         arrays = enumerate(state_list(updater.states[name]))
         count = np.array([updater.optimizer._counts.get(key, 0)], np.int64)
         states: dict[str, Array] = {str(number): np.from_dlpack(state) for number, state in arrays}
-        states["count"] = count
+        states[COUNT] = count
         return Foreseen(bound, self._total(weight), numbers, states, count, rounds)
 
     def _total(self, weight: nd.NDArray) -> nd.NDArray:
@@ -164,14 +167,14 @@ class Optimizing:
         if key not in self._numbers:
             self._numbers[key] = np.arange(shape[0])
         weight.cell = Rows(self._numbers[key], table)
-        dtype = self._gradient_dtype(weight, merged.rows.values)
+        assert self._updater is not None
+        dtype = self._updater.optimizer._gradient_dtype(weight, merged.rows.values.dtype)
         gradient: Any = RowSparseNDArray(shape, dtype)
         gradient.set_rows(merged.rows)
         new_states = key not in self._weights
         self._weight(key, value)  # makes the states
-        assert self._updater is not None
         name = self._name(key)
-        states = _as_tables(self._updater.states[name], shape)
+        states = mapped_state(self._updater.states[name], lambda state: state.view(0, shape))
         self._updater.optimizer.update_multi_precision(name, weight, gradient, states)
         weight.wait_to_read()
         for state in state_list(states):
@@ -181,12 +184,6 @@ class Optimizing:
         # An optimizer that updates every row made a new table.
         table[...] = weight.asnumpy()
         return False
-
-    def _gradient_dtype(self, weight: Any, merged: Array) -> Any:
-        """Sums of 16-bit gradients are float32; they stay so for a float32 copy of the weight."""
-        assert self._updater is not None
-        keeps = self._updater.optimizer._needs_master(weight)
-        return merged.dtype if keeps else weight.dtype
 
     def _weight(self, key: str, value: Array) -> nd.NDArray:
         """A tensor over the slice's own memory, with its states in place."""
@@ -212,9 +209,8 @@ class Optimizing:
         assert self._updater is not None
         optimizer = self._updater.optimizer
         if key not in optimizer.idx2name:
-            text = key.rpartition("/")[0]
-            index: int | str = int(text) if text.isdigit() else text
-            optimizer.idx2name[key] = optimizer.idx2name.get(index, text)
+            index = index_of(key)
+            optimizer.idx2name[key] = optimizer.idx2name.get(index, key_of(key))
             for table in (optimizer.lr_mult, optimizer.wd_mult):
                 if index in table:
                     table[key] = table[index]
@@ -311,7 +307,7 @@ class Optimizing:
                 for number, state in enumerate(found)
             }
         count = self._updater.optimizer._counts.get(key, 0)
-        return states | {"count": np.array([count], np.int64)}
+        return states | {COUNT: np.array([count], np.int64)}
 
     def restore(self, key: str, states: dict[str, Array]) -> None:
         """Takes back what `states` gave; it is filled in when the slice is next updated.
@@ -326,7 +322,7 @@ class Optimizing:
         if self._awaited:
             self._pending[key] = kept
             return
-        count = kept.pop("count", None)
+        count = kept.pop(COUNT, None)
         self._pending[key] = kept
         self._weights.pop(key, None)
         if count is not None and self._updater is not None:
@@ -348,10 +344,3 @@ def _as_tensor(merged: Array, dtype: Any) -> nd.NDArray:
     a small update costs."""
     own = merged.flags.owndata and merged.flags.writeable and merged.dtype == dtype
     return nd.from_dlpack(merged) if own else nd.array(merged, dtype=dtype)
-
-
-def _as_tables(state: Any, shape: tuple[int, int]) -> Any:
-    """Views of a flat state as tables of rows."""
-    if isinstance(state, (list, tuple)):
-        return tuple(_as_tables(part, shape) for part in state)
-    return None if state is None else state.view(0, shape)

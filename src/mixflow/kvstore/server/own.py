@@ -24,11 +24,11 @@ from ...errors import MixflowError, ParamError
 from ...ndarray.row_sparse import RowSparseNDArray
 from ...ndarray.rows import Rows
 from ...optimizer import Optimizer, Updater
-from ...optimizer.optimizer import state_list
+from ...optimizer.optimizer import mapped_state, state_list
 from ...optimizer.own import changed_attributes, set_attributes
 from ..protocol.messages import Array
 from ..protocol.row_gradients import RowGradient
-from .rules import key_of
+from .rules import index_of, key_of
 from .states import COUNT, KEPT
 
 #: Texts of kept attributes are filled up to multiples of so many bytes: files of a slice whose
@@ -67,7 +67,8 @@ class OwnOptimizer:
                 self._apply_rows(key, updater, value, merged)
             else:
                 weight = self._weight(key, value)
-                gradient = nd.array(merged, dtype=self._gradient_dtype(weight, merged))
+                dtype = self._template._gradient_dtype(weight, merged.dtype)
+                gradient = nd.array(merged, dtype=dtype)
                 self._update(key, updater, weight, gradient)
         except (Exception, SystemExit) as error:
             raise MixflowError(self._failure(key, error)) from error
@@ -94,10 +95,10 @@ class OwnOptimizer:
     ) -> None:
         """One update, done when it returns; `seen`: an array of a state as the optimizer sees it,
         if it is another one."""
-        index = _index(key)
+        index = index_of(key)
         states = updater.states[index]
         if seen is not None:
-            states = _mapped(states, seen)
+            states = mapped_state(states, seen)
         updater.optimizer.update_multi_precision(index, weight, gradient, states)
         weight.wait_to_read()
         for state in self._checked(states):
@@ -109,7 +110,7 @@ class OwnOptimizer:
         table = value.reshape(shape)
         weight: Any = RowSparseNDArray(shape, value.dtype)
         weight.cell = Rows(np.arange(shape[0]), table)
-        dtype = self._gradient_dtype(weight, merged.rows.values)
+        dtype = self._template._gradient_dtype(weight, merged.rows.values.dtype)
         gradient: Any = RowSparseNDArray(shape, dtype)
         gradient.set_rows(merged.rows)
 
@@ -119,10 +120,6 @@ class OwnOptimizer:
         self._update(key, updater, weight, gradient, seen)
         if weight.cell.values is not table:
             table[...] = weight.asnumpy()
-
-    def _gradient_dtype(self, weight: Any, merged: Array) -> Any:
-        """Sums of 16-bit gradients are float32; they stay so for a float32 copy of the weight."""
-        return merged.dtype if self._template._needs_master(weight) else weight.dtype
 
     def _weight(self, key: str, value: Array) -> nd.NDArray:
         """A tensor over the slice's own memory."""
@@ -135,7 +132,7 @@ class OwnOptimizer:
         """The slice's own copy, with its states in place."""
         if key not in self._updaters:
             made = Updater(copy.deepcopy(self._template))
-            states = self._checked(made.state(_index(key), self._weight(key, value)))
+            states = self._checked(made.state(index_of(key), self._weight(key, value)))
             self._updaters[key] = made
             self._fill(made.optimizer, key, states)
         return self._updaters[key]
@@ -154,7 +151,7 @@ class OwnOptimizer:
             state[:] = nd.array(found.reshape(state.shape), dtype=state.dtype)
         count = int(kept[COUNT][0]) if COUNT in kept else 0
         if count:
-            optimizer._counts[_index(key)] = count
+            optimizer._counts[index_of(key)] = count
             optimizer.num_update = max(optimizer.num_update, count)
         if KEPT in kept:
             own, schedule = json.loads(kept[KEPT].tobytes())
@@ -181,9 +178,9 @@ class OwnOptimizer:
         if key not in self._updaters:
             return dict(self._pending.get(key, {}))
         updater = self._updaters[key]
-        arrays = state_list(updater.states.get(_index(key)))
+        arrays = state_list(updater.states.get(index_of(key)))
         found = {str(number): a.asnumpy().reshape(-1) for number, a in enumerate(arrays)}
-        count = updater.optimizer._counts.get(_index(key), 0)
+        count = updater.optimizer._counts.get(index_of(key), 0)
         kept = self._kept(updater.optimizer)
         return found | kept | {COUNT: np.array([count], np.int64)}
 
@@ -208,16 +205,4 @@ class OwnOptimizer:
         self._pending[key] = dict(states)
         if key in self._updaters:
             updater = self._updaters[key]
-            self._fill(updater.optimizer, key, state_list(updater.states[_index(key)]))
-
-
-def _index(key: str) -> int | str:
-    """The key of a slice as the program has it."""
-    text = key_of(key)
-    return int(text) if text.isdigit() else text
-
-
-def _mapped(state: Any, seen: Callable[[Any], Any]) -> Any:
-    if isinstance(state, (list, tuple)):
-        return tuple(_mapped(part, seen) for part in state)
-    return None if state is None else seen(state)
+            self._fill(updater.optimizer, key, state_list(updater.states[index_of(key)]))

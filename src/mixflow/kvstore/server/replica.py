@@ -9,7 +9,7 @@ shard that starts in the place of a lost one fetches the records; from then on t
 by refuses those of the old process, which may still be alive behind a broken network and can then
 confirm nothing any more.
 
-Pure logic, like `server.py`, and with the same interface as `Shard`. Not thread-safe.
+Pure logic, like `shard.py`, and with the same interface as `Shard`. Not thread-safe.
 """
 
 from __future__ import annotations

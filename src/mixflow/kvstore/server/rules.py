@@ -24,6 +24,12 @@ def key_of(name: str) -> str:
     return name.rpartition("/")[0] or name
 
 
+def index_of(name: str) -> int | str:
+    """Key of a slice as the program has it."""
+    text = key_of(name)
+    return int(text) if text.isdigit() else text
+
+
 class Rules:
     """Policy and applier by slice, owned by one shard; `additive` applies increments of tables."""
 
