@@ -1,6 +1,7 @@
 // core.Array: the type that mixflow.NDArray subclasses.
 #include <cstring>
 
+#include "base/stream.h"
 #include "bind/convert.h"
 #include "bind/modules.h"
 #include "bind/waits.h"
@@ -11,13 +12,13 @@ namespace {
 // Copies larger than this are made without the GIL.
 constexpr size_t kLargeCopy = 1 << 20;
 
-void copy_bytes(void* target, const void* source, size_t bytes) {
+void copy_unlocked(void* target, const void* source, size_t bytes) {
   if (bytes < kLargeCopy) {
     std::memcpy(target, source, bytes);
     return;
   }
   Unlocked unlocked;
-  std::memcpy(target, source, bytes);
+  copy_bytes(target, source, bytes);
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -43,7 +44,7 @@ nb::object to_numpy(nb::handle self) {
       from_shape(desc.shape), numpy_dtype(bits ? DType::float16 : desc.dtype));
   {
     NumpyBytes bytes(made, true);
-    copy_bytes(bytes.data(), array.data(), array.bytes());
+    copy_unlocked(bytes.data(), array.data(), array.bytes());
   }
   return bits ? made.attr("view")(numpy_dtype(desc.dtype)) : made;
 }
@@ -63,7 +64,7 @@ class CopyIn final : public engine::Task {
     plan::declare_write(this, target_);
     if (scope_) scope_->mark_used();
   }
-  void run(engine::TaskContext&) override { std::memcpy(target_.data(), source_, target_.bytes()); }
+  void run(engine::TaskContext&) override { copy_bytes(target_.data(), source_, target_.bytes()); }
   std::string describe() const override { return "copy_from_numpy " + target_.desc.str(); }
 
  private:
@@ -108,7 +109,7 @@ nb::object from_numpy(nb::handle source, nb::handle device) {
   plan::Array array = plan::empty(desc);
   {
     NumpyBytes bytes(plain, false);
-    copy_bytes(array.data(), bytes.data(), array.bytes());
+    copy_unlocked(array.data(), bytes.data(), array.bytes());
   }
   return wrap(std::move(array));
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/stream.h"
 #include "kernels/dispatch.h"
 
 namespace mixflow::kernels {
@@ -75,7 +76,8 @@ void StridedCopy::run_flat(const char* source, char* target, int threads) const 
   if (source == target) return;
   const auto bytes = static_cast<int64_t>(element_) * total_;
   parallel_for(threads, bytes, kFlatGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(target + begin, source + begin, static_cast<size_t>(end - begin));
+    copy_bytes(target + begin, source + begin, static_cast<size_t>(end - begin),
+               static_cast<size_t>(bytes));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stream.h"
 
 namespace mixflow::kvstore {
 namespace {
@@ -41,22 +42,50 @@ void sum_range(const std::vector<const T*>& from, T* to, size_t begin, size_t en
 // Runs work(begin, end) over halves of `count` items, on two threads where that is worth it.
 void in_halves(size_t count, size_t bytes, const std::function<void(size_t, size_t)>& work) {
   if (bytes < kParallelBytes) return work(0, count);
-  const size_t half = count / 2;
+  const size_t half = count / 2 / kStreamLine * kStreamLine;
   std::thread other(work, 0, half);
   work(half, count);
   other.join();
 }
 
+// Past the caches, and to `also` on the way if there is one.
 template <class T>
-void sum(const Board& board, size_t slice, char* target) {
+void stream_sum(const std::vector<const T*>& from, T* to, T* also, size_t begin, size_t end) {
+  constexpr size_t kStep = kStreamLine / sizeof(T);
+  size_t at = begin;
+  for (; at + kStep <= end; at += kStep) {
+    T line[kStep];
+    std::memcpy(line, from[0] + at, sizeof line);
+    for (size_t k = 1; k < from.size(); ++k) {
+      const T* next = from[k] + at;
+      for (size_t i = 0; i < kStep; ++i) line[i] += next[i];
+    }
+    stream_line(to + at, line);
+    if (also) stream_line(also + at, line);
+  }
+  stream_end();
+  sum_range(from, to, at, end);
+  if (also) std::memcpy(also + at, to + at, (end - at) * sizeof(T));
+}
+
+// Sums a round's gradients; `also`: a second place for large sums, or nullptr.
+template <class T>
+void sum(const Board& board, size_t slice, char* target, char* second) {
   std::vector<const T*> from;
   for (size_t c = 0; c < board.layout.columns(); ++c) {
     from.push_back(reinterpret_cast<const T*>(board.gradient(slice, c)));
   }
   T* to = reinterpret_cast<T*>(target);
+  T* also = reinterpret_cast<T*>(second);
   const size_t bytes = board.layout.bytes(slice);
-  in_halves(bytes / sizeof(T), bytes,
-            [&](size_t begin, size_t end) { sum_range(from, to, begin, end); });
+  const bool streams = bytes >= kStreamBytes && can_stream(to);
+  in_halves(bytes / sizeof(T), bytes, [&](size_t begin, size_t end) {
+    if (streams) {
+      stream_sum(from, to, also, begin, end);
+    } else {
+      sum_range(from, to, begin, end);
+    }
+  });
 }
 
 // Takes the bell of a worker off a channel; true if that was all there is.
@@ -159,11 +188,12 @@ void ServerDesk::ring_all() {
   for (const auto& open : boards_) ring_board(*open);
 }
 
-void ServerDesk::commit(Open& open, size_t slice, int64_t version) {
+// `placed`: the value is in the area already.
+void ServerDesk::commit(Open& open, size_t slice, int64_t version, bool placed) {
   Armed& armed = open.armed[slice];
   if (armed.has_ledger) {
     LedgerPlace& place = armed.ledger;
-    char* area = place.areas[1 - place.current];
+    char* area = place.unused();
     const uint64_t rounds = static_cast<uint64_t>(version - place.base);
     const uint64_t parts = rounds * open.columns.size();
     const uint64_t head[4] = {place.text.size(), place.value_at, rounds, parts};
@@ -171,10 +201,10 @@ void ServerDesk::commit(Open& open, size_t slice, int64_t version) {
     std::memcpy(area + 40, place.text.data(), place.text.size());
     char* to = area + place.value_at;
     const auto put = [&to](const char* from, size_t bytes) {
-      std::memcpy(to, from, bytes);
+      copy_bytes(to, from, bytes);
       to += (bytes + kLedgerAlign - 1) / kLedgerAlign * kLedgerAlign;
     };
-    put(open.board.value(slice), open.board.layout.bytes(slice));
+    if (!placed) put(open.board.value(slice), open.board.layout.bytes(slice));
     for (const auto& [from, bytes] : armed.update.states) put(from, bytes);
     // The one store that makes it count.
     reinterpret_cast<std::atomic<uint64_t>*>(area)->store(++place.sequence,
@@ -193,11 +223,18 @@ bool ServerDesk::takes(const Open& open, size_t slice) const {
 void ServerDesk::close_round(Open& open, size_t slice) {
   const Board& board = open.board;
   Armed& armed = open.armed[slice];
+  // A large sum that is the value goes to the ledger on the way: to read it again costs more.
+  const size_t bytes = board.layout.bytes(slice);
   char* target = armed.update.sum ? armed.update.sum : board.value(slice);
+  char* also = nullptr;
+  if (bytes >= kStreamBytes && armed.has_ledger && !armed.update.sum) {
+    char* place = armed.ledger.unused() + armed.ledger.value_at;
+    if (can_stream(target) && can_stream(place)) also = place;
+  }
   if (armed.dtype == DType::float32) {
-    sum<float>(board, slice, target);
+    sum<float>(board, slice, target, also);
   } else {
-    sum<double>(board, slice, target);
+    sum<double>(board, slice, target, also);
   }
   const int64_t version = board.slice(slice).version.load() + 1;
   if (armed.update.sum) {
@@ -205,8 +242,8 @@ void ServerDesk::close_round(Open& open, size_t slice) {
     if (armed.update.count) ++*armed.update.count;
   }
   ++rounds_;
-  if (board.layout.bytes(slice) < kLaterBytes) {
-    commit(open, slice, version);
+  if (bytes < kLaterBytes || also) {
+    commit(open, slice, version, also != nullptr);
   } else {
     // After a crash the same pushes give the same value: it may be read before it is durable.
     uncommitted_.emplace_back(&open, slice);
@@ -232,7 +269,7 @@ bool ServerDesk::look(std::vector<Ready>* ready) {
     closed = closed || rung;
   }
   for (auto& [open, slice] : uncommitted_) {
-    commit(*open, slice, open->board.slice(slice).version.load());
+    commit(*open, slice, open->board.slice(slice).version.load(), false);
     ring_board(*open);
   }
   uncommitted_.clear();

@@ -24,6 +24,8 @@ struct LedgerPlace {
   size_t value_at = 0;  // from the start of an area
   std::string text;
   int64_t base = 0;  // the version that the text tells of
+
+  char* unused() const { return areas[1 - current]; }
 };
 
 // What a round's sum does to a slice. Without `sum` it replaces the value.
@@ -96,7 +98,7 @@ class ServerDesk {
   bool look(std::vector<Ready>* ready);
   bool takes(const Open& open, size_t slice) const;
   void close_round(Open& open, size_t slice);
-  void commit(Open& open, size_t slice, int64_t version);
+  void commit(Open& open, size_t slice, int64_t version, bool placed);
   void ring_board(const Open& open);
   Bell& bell(size_t number) const { return reinterpret_cast<Bell*>(desk_)[1 + number]; }
   std::atomic<uint32_t>& sleeps() const { return reinterpret_cast<Desk*>(desk_)->sleeps; }

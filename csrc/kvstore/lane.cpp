@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stream.h"
 
 namespace mixflow::kvstore {
 namespace {
@@ -123,8 +124,8 @@ void WorkerLane::stage(Lock& lock, Exchange& exchange) {
   for (const Piece& piece : exchange.pieces) {
     const Board& board = piece.board->board;
     bytes += board.layout.bytes(piece.slice);
-    std::memcpy(board.gradient(piece.slice, piece.board->column), piece.from,
-                board.layout.bytes(piece.slice));
+    copy_bytes(board.gradient(piece.slice, piece.board->column), piece.from,
+               board.layout.bytes(piece.slice));
   }
   lock.lock();
   exchange.busy = false;
@@ -165,7 +166,7 @@ bool WorkerLane::read(Lock& lock, Exchange& exchange) {
       continue;
     }
     const size_t bytes = board.board.layout.bytes(piece.slice);
-    for (char* to : piece.to) std::memcpy(to, board.board.value(piece.slice), bytes);
+    for (char* to : piece.to) copy_bytes(to, board.board.value(piece.slice), bytes);
     piece.read = true;
   }
   lock.lock();

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(
 FLOAT = np.dtype(np.float32)
 COLUMNS, SIZE, BELLS = 3, 5, 4
 LINE = 64
+#: Elements of a slice that goes past the caches, with some more than whole lines.
+LARGE = (1 << 22) + 13
 
 
 class Memory:
@@ -130,19 +132,23 @@ def test_a_desk_tells_of_rounds_that_it_may_not_close(desk, board):
     assert (board.version, board.durable, desk.rounds) == (0, 0, 0)
 
 
-def test_a_desk_commits_rounds_to_a_ledger_file(desk, board, tmp_path):
+@pytest.mark.parametrize("size", [SIZE, LARGE])
+def test_a_desk_commits_rounds_to_a_ledger_file(desk, size, tmp_path):
+    board = Memory(size)
     file, record = SliceFile(tmp_path / "a"), {"key": "a"}
     file.write(record, [board.value])
     number = opened(desk, board)
     desk.arm(number, 0, code(FLOAT), (*file.place([board.value]), 0))
     for round_ in range(4):
         for column in range(COLUMNS):
-            board.stage(column, round_)
+            board.stage(column, np.arange(size, dtype=FLOAT) % 5 + column * round_)
         desk.serve([], [], 0)
         kept = SliceFile(tmp_path / "a")
         found, (value,) = kept.read()
         assert found == record
-        assert value.tolist() == [3 * round_] * SIZE
+        assert np.array_equal(value, np.arange(size, dtype=FLOAT) % 5 * COLUMNS + 3 * round_)
+        assert np.array_equal(value, board.value)
+        assert (board.version, board.durable) == (round_ + 1,) * 2
         assert kept.since == (round_ + 1, COLUMNS * (round_ + 1))
         # The round before is whole beside it: a process may die in the middle of the next one.
         content = (tmp_path / "a").read_bytes()
