@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from store_support import network_of
 
-from mixflow.kvstore.protocol.messages import Applied, Gradient, Init, Push, Query, Values
+from mixflow.kvstore.protocol.messages import Applied, Gradient, Init, Leave, Push, Query, Values
 from mixflow.kvstore.protocol.policy import Backup, Part, Progress
 from mixflow.kvstore.protocol.steps import KEPT, Steps
 from mixflow.kvstore.server.lateness import Lateness
@@ -115,6 +115,36 @@ def push(worker, step, number, pull=True):
 
 def kinds(outgoing):
     return [type(message) for _, message in outgoing]
+
+
+def test_late_workers_do_not_wait_for_each_other_at_two_keys():
+    """Each was too late for one key and stands in the open round of the other one, which needs two
+    of two that are left: neither goes on before the other."""
+    ledger = Memory(keep=True)
+
+    def start(incarnation):
+        return Shard("s", Backup(2), Add(), workers=4, ledger=ledger, incarnation=incarnation)
+
+    def both(worker, number, a, b):
+        steps = {"a": a, "b": b}
+        parts = {key: Gradient((Part(worker, step),), np.ones(2)) for key, step in steps.items()}
+        return Push(f"worker{worker}", number, parts, True)
+
+    shard = start(0)
+    shard.handle(Init("worker0", 1, {"a": np.zeros(2), "b": np.zeros(2)}), 0.0)
+    for worker in (0, 1):
+        shard.handle(both(worker, 2, 0, 0), 1.0)
+    for worker in (0, 1):
+        shard.handle(Leave(f"worker{worker}", 3, worker, 1), 1.0)
+    waits = shard.handle(both(2, 2, 0, 1), 2.0)
+    assert Values in kinds(waits)  # of a
+    shard = start(1)  # who was late is known to the next process as well
+    waits = shard.handle(both(2, 2, 0, 1), 2.0)
+    given = shard.handle(both(3, 2, 1, 0), 3.0)
+    read = {(to, key) for to, m in given if isinstance(m, Values) for key in m.values}
+    assert read == {("worker2", "b"), ("worker3", "a"), ("worker3", "b")}
+    assert [slot.progress.applied for slot in shard.slots.values()] == [3, 3]
+    assert shard.slots["a"].progress.late == set()
 
 
 def test_a_part_that_comes_again_changes_no_figure_and_a_restart_forgets_none():

@@ -311,6 +311,25 @@ def test_a_read_that_is_repeated_is_made_once(policy, rows):
     assert len(merger.take_orders()) == 1
 
 
+def test_a_read_does_not_wait_for_a_step_that_needs_its_own_worker():
+    """Merger and worker 1 have died: worker 0 pushes step 2 again, worker 1 reads version 2."""
+    merger = merger_of(0, 1, seconds=0.0)
+    merger.handle(push(0, 2, pull=True), 0.0)
+    merger.take_orders()  # its values are those of version 3
+    pull = Pull("worker1", 7, 1, {"w": 2})
+    merger.handle(pull, 1.0)
+    (order,) = merger.take_orders()
+    assert (order.worker, order.clocks) == (1, {"w": 2})
+    merger.handle(Pull("worker1", 8, 1, {"w": 2}), 1.0)
+    assert merger.take_orders() == []
+    ticket = Ticket(values={"w": np.ones(1)}, versions={"w": 2})
+    answers = merger.ended(order, ticket, 2.0)
+    assert [(to, m.number, m.versions) for to, m in answers] == [
+        ("worker1", 7, {"w": 2}),
+        ("worker1", 8, {"w": 2}),
+    ]
+
+
 def test_rows_go_through_a_merger():
     shape = (50, 400)
     faults = Faults(lose=0.05, repeat=0.1, delay=0.2, delay_s=0.05, seed=3)

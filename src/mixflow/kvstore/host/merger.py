@@ -116,8 +116,9 @@ class Lane:
     closed: int = -1
     version: int = -1
     values: Array | None = None
-    readers: list[tuple[Asker, int, int]] = field(default_factory=list)
-    asked: int = -1
+    readers: list[tuple[Asker, int]] = field(default_factory=list)
+    #: Versions that are on their way.
+    asked: set[int] = field(default_factory=set)
 
 
 class Merger:
@@ -300,7 +301,7 @@ class Merger:
         together = pull and isinstance(self.policy, Sync)
         priority = max(piece.priority for piece in pieces)
         if together:
-            self._lanes[key].asked = max(self._lanes[key].asked, pieces[0].part.step + 1)
+            self._lanes[key].asked.add(pieces[0].part.step + 1)
         self._orders.append(Order({key: pieces}, together, priority))
         if not together:
             self._ask_all(key, pieces)
@@ -344,10 +345,11 @@ class Merger:
             elif lane.version >= clock:  # also a repeat of a read whose answer was lost
                 self._give(key, [asker])
             else:
-                lane.readers.append((asker, clock, message.worker))
-                if lane.asked < clock:
-                    # A later version than the worker's own clock can only be asked for.
-                    lane.asked = clock
+                lane.readers.append((asker, clock))
+                # A later version that is on its way may need this worker's next push, which comes
+                # after this read.
+                if clock not in lane.asked:
+                    lane.asked.add(clock)
                     self._orders.append(Order(worker=message.worker, clocks={key: clock}))
         if alone:
             self._ask(message.worker, alone, asker, message.priority, message.rows)
@@ -382,9 +384,9 @@ class Merger:
                 self._lanes[key].flying.pop(piece.part, None)
                 askers |= piece.pushers
         for key in {**order.pieces, **order.clocks} if not order.asker else ():
-            askers |= {asker for asker, _, _ in self._lanes[key].readers}
+            askers |= {asker for asker, _ in self._lanes[key].readers}
             self._lanes[key].readers.clear()
-            self._lanes[key].asked = -1
+            self._lanes[key].asked.clear()
         for sender, number in askers:
             failed = Failed(self.name, number, ticket.error, ticket.missing)
             self._send(sender, failed)
@@ -430,7 +432,8 @@ class Merger:
     def _serve(self, key: str) -> None:
         """Answers the reads that the values at hand are good for."""
         lane = self._lanes[key]
-        ready = [asker for asker, clock, _ in lane.readers if clock <= lane.version]
+        ready = [asker for asker, clock in lane.readers if clock <= lane.version]
+        lane.asked = {clock for clock in lane.asked if clock > lane.version}
         lane.readers = [reader for reader in lane.readers if reader[1] > lane.version]
         if ready:
             self._give(key, ready)

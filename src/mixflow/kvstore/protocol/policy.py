@@ -61,7 +61,8 @@ class Progress:
     `version` counts closed rounds (`Sync`, `Backup`) or applied pushes (`Async`, `Bounded`).
     `clocks` says up to which step each worker's pushes have all been taken, `ahead` the later
     steps that overtook one still on its way, `rounds` who stands in each open round. `decided`
-    holds, where parts are dropped, each worker's steps that were counted or dropped.
+    holds, where parts are dropped, each worker's steps that were counted or dropped, `late` the
+    workers of which one was dropped since the open round began.
     """
 
     version: int = 0
@@ -71,6 +72,7 @@ class Progress:
     applied: int = 0
     stale: int = 0
     decided: dict[int, Steps] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
     #: Whom `awaits` has found last. No part of the state.
     awaited: int | None = field(default=None, compare=False)
 
@@ -90,6 +92,7 @@ class Progress:
     def drop(self, part: Part) -> None:
         """Counts a part that came too late."""
         self.stale += 1
+        self.late.add(part.worker)
         self.decide(part)
 
     def clock(self, worker: int, members: Members) -> int:
@@ -125,6 +128,7 @@ class Progress:
             "applied": self.applied,
             "stale": self.stale,
             "decided": sorted((w, steps.to_json()) for w, steps in self.decided.items()),
+            "late": sorted(self.late),
         }
 
     @staticmethod
@@ -137,6 +141,7 @@ class Progress:
             applied=int(state["applied"]),
             stale=int(state["stale"]),
             decided={int(w): Steps(steps) for w, steps in state.get("decided", ())},
+            late={int(w) for w in state.get("late", ())},
         )
 
 
@@ -169,6 +174,7 @@ class Policy:
     def close(self, progress: Progress) -> None:
         """Closes the round `progress.version`."""
         workers = progress.rounds.pop(progress.version, set())
+        progress.late.clear()
         progress.applied += len(workers)
         progress.version += 1
 
@@ -178,6 +184,7 @@ class Policy:
         if made <= 0:
             return False
         progress.version += made
+        progress.late.clear()
         progress.applied += made
         if not self.rounds:
             progress.clocks[worker] = step
@@ -328,9 +335,11 @@ class Backup(Policy):
     """The first `take` pushes of a step make the update; what comes later is dropped.
 
     `take` is the number of workers whose pushes an update needs; workers beyond it are backups.
-    A round never waits for more workers than are alive. A worker's push carries the version that
-    it read, so that one that fell behind goes on at the present step. Each part is counted or
-    dropped once: one that comes again was `SEEN`, whatever became of it.
+    A round never waits for more workers than are alive, nor for one that was late for it: where
+    it is one of the last, it may itself wait for another key, and there for who waits here. A
+    worker's push carries the version that it read, so that one that fell behind goes on at the
+    present step. Each part is counted or dropped once: one that comes again was `SEEN`, whatever
+    became of it.
 
     Raises:
         ParamError: `take` below 1.
@@ -359,13 +368,17 @@ class Backup(Policy):
             progress.rounds.setdefault(part.step, set()).add(part.worker)
 
     def complete(self, progress: Progress, members: Members) -> bool:
-        """True when `take` workers, or all that are alive, have pushed."""
-        got = progress.rounds.get(progress.version, set())
+        """True when `take` workers, or all that are alive, have pushed, or were late."""
+        step = progress.version
+        got = progress.rounds.get(step, set())
         if not got or len(got) >= self.take:
             return bool(got)
         # Ends as soon as there are more than have pushed.
-        alive = (w for w, m in members.items() if m.expects(progress.version))
-        return next(itertools.islice(alive, len(got), None), None) is None
+        alive = (w for w, m in members.items() if m.expects(step))
+        if next(itertools.islice(alive, len(got), None), None) is None:
+            return True
+        there = got | progress.late
+        return not progress.awaits(members, lambda w: w not in there and members[w].expects(step))
 
     def close(self, progress: Progress) -> None:
         """Closes the round `progress.version`."""
@@ -390,7 +403,7 @@ class Backup(Policy):
             return frozenset()
         got = progress.rounds.get(progress.version, set())
         waited = {w for w, m in members.items() if m.expects(progress.version)} - got
-        return frozenset(waited or {worker})
+        return frozenset(waited - progress.late or waited or {worker})
 
 
 #: Policies by the names that `kvstore.create` takes.

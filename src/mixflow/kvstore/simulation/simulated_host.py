@@ -97,8 +97,12 @@ class SimulatedHost:
             self._flush()
 
     def crash(self, restart: float | None) -> None:
-        """Stops the merger; another takes its place."""
+        """Stops the merger; another takes its place, under another name: what servers answer to
+        this one reaches nobody."""
+        from .simulator import Node
+
         self.node.alive = False
+        self.world.nodes[self.client.name] = Node(self._handle, alive=False)
         self._life += 1
         if restart is not None:
             self.world.at(self.world.now + restart, self._restart)
