@@ -182,12 +182,17 @@ def run(
     """Rows of one question; `keep` gets those so far after each case."""
     rivals = [p.stem for p in sorted((HERE / question).glob("*.py")) if p.stem not in without]
     rivals.sort(key=lambda r: r != "ours")
-    workers = [Worker(question, r, threads) for r in rivals]
+    ours = Worker(question, rivals[0], threads)
+    cases = [case for case in ours.hello["cases"] if wanted(case, patterns)]
+    if not cases:
+        names = "\n  ".join(ours.hello["cases"])
+        raise SystemExit(f"{question}: expected a case that fits {patterns}, of\n  {names}")
+    workers = [ours, *(Worker(question, r, threads) for r in rivals[1:])]
     rows = []
-    unit, rounds = workers[0].hello["unit"], min(rounds, workers[0].hello["rounds"] or rounds)
-    for case in filter(lambda c: wanted(c, patterns), workers[0].hello["cases"]):
+    unit, rounds = ours.hello["unit"], min(rounds, ours.hello["rounds"] or rounds)
+    for case in cases:
         seconds: dict[str, list[float]] = {r: [] for r in rivals}
-        if workers[0].hello["together"]:
+        if ours.hello["together"]:
             for built in [worker.prepare(case) for worker in workers]:
                 built()
         for _ in range(rounds):
@@ -262,12 +267,16 @@ def with_shares(rows: list[dict]) -> list[dict]:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("questions", nargs="*", default=list(QUESTIONS))
+    parser.add_argument(
+        "questions", nargs="*", default=list(QUESTIONS), help=f"of: {', '.join(QUESTIONS)}"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--without", action="append", default=[], help="a rival to leave out")
     parser.add_argument("--case", action="append", default=[], help="pattern of cases to measure")
     args = parser.parse_args()
+    if unknown := sorted(set(args.questions) - set(QUESTIONS)):
+        parser.error(f"expected questions of {', '.join(QUESTIONS)}, got {', '.join(unknown)}")
     for question in args.questions:
         target = HERE / "results" / f"{question}.json"
         old = json.loads(target.read_text()) if target.exists() else []

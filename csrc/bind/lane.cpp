@@ -346,7 +346,8 @@ void bind_lane(nb::module_& m) {
       .def("ring", &ServerDesk::ring_all)
       .def("serve", serve)
       .def("words", words)
-      .def_prop_ro("rounds", &ServerDesk::rounds);
+      .def_prop_ro("rounds", &ServerDesk::rounds)
+      .def_prop_ro("bytes", &ServerDesk::bytes);
   bind_worker(m);
 }
 

@@ -170,9 +170,16 @@ void ServerDesk::disarm(int number, size_t slice) {
 }
 
 void ServerDesk::publish(int number, size_t slice, int64_t version, bool durable) {
-  Slice& words = find(number).board.slice(slice);
+  const Board& board = find(number).board;
+  Slice& words = board.slice(slice);
+  if (words.version.load() < version) count(board, slice);
   if (durable) words.durable.store(version, std::memory_order_seq_cst);
   words.version.store(version, std::memory_order_seq_cst);
+}
+
+void ServerDesk::count(const Board& board, size_t slice) {
+  bytes_.fetch_add(static_cast<int64_t>(board.layout.bytes(slice) * board.layout.columns()),
+                   std::memory_order_relaxed);
 }
 
 void ServerDesk::ring_board(const Open& open) {
@@ -242,6 +249,7 @@ void ServerDesk::close_round(Open& open, size_t slice) {
     if (armed.update.count) ++*armed.update.count;
   }
   ++rounds_;
+  count(board, slice);
   if (bytes < kLaterBytes || also) {
     commit(open, slice, version, also != nullptr);
   } else {

@@ -1,6 +1,7 @@
 // The server's side of its boards: closes rounds, or says which ones are complete.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -77,6 +78,9 @@ class ServerDesk {
 
   const Board& board(int number) const;
   int64_t rounds() const { return rounds_; }
+  // Of the gradients of all closed rounds, whoever closed them; as many of values are read. Of any
+  // thread.
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Armed {
@@ -100,6 +104,7 @@ class ServerDesk {
   void close_round(Open& open, size_t slice);
   void commit(Open& open, size_t slice, int64_t version, bool placed);
   void ring_board(const Open& open);
+  void count(const Board& board, size_t slice);
   Bell& bell(size_t number) const { return reinterpret_cast<Bell*>(desk_)[1 + number]; }
   std::atomic<uint32_t>& sleeps() const { return reinterpret_cast<Desk*>(desk_)->sleeps; }
 
@@ -109,6 +114,7 @@ class ServerDesk {
   std::vector<std::pair<Open*, size_t>> uncommitted_;
   int next_ = 1;
   int64_t rounds_ = 0;
+  std::atomic<int64_t> bytes_{0};
 };
 
 }  // namespace mixflow::kvstore

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import extras
-from .errors import ShapeError
+from .errors import ParamError, ShapeError
 from .files import write_atomically
 from .symbol import Symbol
 
@@ -181,6 +181,9 @@ def _save(figure: Any, path: str | Path, **options: Any) -> None:
     """Writes a picture, whole or not at all, and lets go of the figure."""
     content = io.BytesIO()
     kind = Path(path).suffix.removeprefix(".") or "png"
+    known = sorted(figure.canvas.get_supported_filetypes())
+    if kind.lower() not in known:
+        raise ParamError(f"[pictures] expected a name that ends with one of {known}, got {path}")
     figure.savefig(content, dpi=120, format=kind, **options)
     extras.load("matplotlib.pyplot", "pictures").close(figure)
     write_atomically(path, content.getvalue())

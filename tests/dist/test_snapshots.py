@@ -20,6 +20,7 @@ from jobs_support import (
     until,
 )
 
+from mixflow.errors import ParamError
 from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.job.spawner import LocalSpawner
 from mixflow.kvstore.options import StoreOptions, policy_of
@@ -62,6 +63,9 @@ def test_a_job_resumes_with_another_number_of_servers(tmp_path, servers):
     first = counting(tmp_path, steps=25, snapshots=saved)
     run(first, whole(10, 20), (tmp_path, 24))
     assert what(first).count("snapshot") == 2
+    other = JobOptions(3, servers, StoreOptions(), snapshots=saved, resume=True)
+    with pytest.raises(ParamError, match="expected -n 2, as in snapshot 20, got 3"):
+        Job([], other, LocalSpawner()).run()
     again = counting(tmp_path, steps=44, servers=servers, snapshots=saved, resume=True)
     run(again, whole(30, 40), (tmp_path, 43))
     assert ends(tmp_path) == [{"small": [88.0], "big": [88.0]}] * 2

@@ -95,6 +95,7 @@ def test_a_desk_closes_a_round_when_the_last_one_has_put_its_gradient(desk, boar
         board.stage(missing, 10 * missing + round_)
         assert desk.serve([], [], 0) == []
         assert (board.version, board.durable, desk.rounds) == (round_ + 1,) * 3
+        assert desk.bytes == desk.rounds * COLUMNS * SIZE * FLOAT.itemsize
         assert board.value.tolist() == [30 + 3 * round_] * SIZE
 
 

@@ -168,6 +168,8 @@ def test_the_command_draws_and_writes_scalars(tmp_path, capsys):
     }
     assert by_tag["utilisation/cpu_percent", 1500] == (90.0, 1001.5)
     assert by_tag["utilisation/sent_MB_per_s", 1500] == (2.0, 1001.5)
+    assert main(["utilisation", str(source), "--out", str(tmp_path / "use.xyz")]) == 1
+    assert "[pictures] expected a name that ends with one of" in capsys.readouterr().err
     source.write_text("{")
     assert main(["utilisation", str(source)]) == 1
     assert "[utilisation] expected JSON" in capsys.readouterr().err

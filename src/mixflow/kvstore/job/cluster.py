@@ -212,6 +212,9 @@ class Job:
             self._found = self._newest()
             if self._found:
                 self._note("resumed", "job", snapshot=self._found.number)
+                _say(f"goes on from snapshot {self._found.number} in {folder}")
+            else:
+                _say(f"no whole snapshot in {folder}: the job begins at its first step")
         elif left := snapshot.complete(folder):
             raise ParamError(
                 f"[launch] expected --resume or a folder without snapshots, got snapshot "
@@ -225,6 +228,12 @@ class Job:
             raise ParamError(
                 f"[launch] expected the consistency of the snapshot, '{found.policy}', got "
                 f"'{self.options.store.policy.name}'"
+            )
+        if found and found.num_workers != self.options.workers:
+            raise ParamError(
+                f"[launch] expected -n {found.num_workers}, as in snapshot {found.number}, got "
+                f"{self.options.workers}: it holds a data position of each worker; 'mixflow scale' "
+                "changes their number once the job runs"
             )
         return found
 
@@ -277,7 +286,7 @@ class Job:
         self._found = self._newest()
         where = f"snapshot {self._found.number}" if self._found else "its beginning"
         self._note("rolled back", "job", why=why, snapshot=self._found and self._found.number)
-        print(f"mixflow: [launch] {why}: the job goes back to {where}", file=sys.stderr, flush=True)
+        _say(f"{why}: the job goes back to {where}")
         if not self._may_restart("job", self.options.rollbacks):
             raise MixflowError(
                 f"[launch] expected the job to go on after {self.options.rollbacks} returns to a "
@@ -386,6 +395,7 @@ class Job:
                     f"[launch] expected server '{name}' to live, got {process.exit_code()} after "
                     f"{self.options.server_restarts} restarts"
                 )
+            self._tell_of_restart(name, process.exit_code(), self.options.server_restarts)
         lost = {name for name, process in ended.items() if process.host not in hosts}
         for host in {ended[name].host for name in lost} - self._lost:
             self._lost.add(host)
@@ -455,11 +465,18 @@ class Job:
         would fail again (no such program, a wrong import, another consistency)."""
         if code > 0 and rank not in self.roll.lives:
             return False
-        return self._may_restart(f"worker{rank}", self.options.worker_restarts)
+        name, limit = f"worker{rank}", self.options.worker_restarts
+        if not self._may_restart(name, limit):
+            return False
+        self._tell_of_restart(name, code, limit)
+        return True
 
     def _may_restart(self, name: str, limit: int) -> bool:
         self._restarts[name] = self._restarts.get(name, 0) + 1
         return self._restarts[name] <= limit
+
+    def _tell_of_restart(self, name: str, code: int | None, limit: int) -> None:
+        _say(f"{name} ended with {code}: restart {self._restarts[name]} of at most {limit}")
 
     # -- joiners and leavers
 
@@ -552,3 +569,8 @@ class Job:
         self.events.append(
             {"time": time.monotonic() - self._began, "what": what, "who": who, **more}
         )
+
+
+def _say(text: str) -> None:
+    """On the launcher's terminal, or the log of a detached job."""
+    print(f"mixflow: [launch] {text}", file=sys.stderr, flush=True)

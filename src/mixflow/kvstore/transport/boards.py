@@ -60,6 +60,11 @@ class ServerBoards:
         """Rounds that were closed natively."""
         return int(self._native.rounds)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of gradients that have come by boards, and of values that were read there."""
+        return int(self._native.bytes)
+
     def serve(
         self, others: list[int], channels: list[int], milliseconds: int
     ) -> list[tuple[int, int]]:

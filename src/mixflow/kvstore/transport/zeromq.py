@@ -135,7 +135,9 @@ class Server:
     @property
     def moved_bytes(self) -> tuple[int, int]:
         """Bytes sent and received in all, those between processes of this host included."""
-        return local.moved(list(self._peers.values()), self.sent_bytes, self.received_bytes)
+        boards = self._boards.nbytes if self._boards else 0
+        channels = list(self._peers.values())
+        return local.moved(channels, self.sent_bytes + boards, self.received_bytes + boards)
 
     def run(self) -> None:
         """Serves until `stop`. Closes its sockets at the end."""
