@@ -57,11 +57,13 @@ def go_on(
         return begin_epoch + int(data.epoch), int(data.batches_done)  # type: ignore[attr-defined]
     if saved is not None and "epoch" in saved:
         store.restored = None  # for this call of `fit` only
-        if saved["data"] is not None:
+        # Without rounds slices are copied when they hear of it: pushes under way may be missing.
+        ahead = int(saved["step"]) > store.steps_to_skip
+        if saved["data"] is not None and not ahead:
             data.load_state_dict(saved["data"])  # type: ignore[attr-defined]  # as it was saved
             place = int(saved["epoch"]), int(saved["batch"])
             store.steps_to_skip -= int(saved["step"])
-        else:
+        elif not ahead:  # else its batches come again, from the first one that they lack
             left = store.steps_to_skip - int(saved["step"])
             store.steps_to_skip = int(saved["step"])
             place = _skip(store, data, place, num_epoch)

@@ -135,3 +135,28 @@ def test_by_numbers_among_workers_that_were_there_from_the_start():
     # The other one had less data: it is the same barrier.
     barriers.enter(Reader("worker1", 1, 1, 1, 0.0), 3, 1)
     assert [reader.worker for reader in barriers.open((0, 1))] == [0, 1] and not barriers.waiting
+
+
+@pytest.mark.parametrize("firsts", [(7, 7), (7, 3), (0, 3), (3, 0)])
+def test_a_job_that_goes_on_from_a_snapshot_waits_at_its_first_barriers(firsts):
+    """That of the optimizer's code: without rounds a push that comes before it is an error."""
+    barriers = Barriers()
+    for worker, first in enumerate(firsts):
+        barriers.join(worker, first, founds=True)
+    for turn in (1, 2):
+        barriers.enter(Reader("worker1", turn, 1, turn, 0.0), firsts[1], turn)
+        assert barriers.open((0, 1)) == []
+        barriers.restore(json.loads(json.dumps(barriers.to_json())))  # a server that is killed
+        barriers.enter(Reader("worker1", turn, 1, turn, 0.0), firsts[1], turn)
+        assert barriers.open((0, 1)) == []
+        barriers.enter(Reader("worker0", turn, 0, turn, 0.0), firsts[0], turn)
+        assert len(barriers.open((0, 1))) == 2
+
+
+def test_nobody_waits_there_for_one_that_was_started_again():
+    barriers = Barriers()
+    barriers.join(0, 7, founds=True)
+    barriers.join(1, 3, founds=True)
+    barriers.join(1, 3)
+    barriers.enter(Reader("worker0", 1, 0, 1, 0.0), 7, 1)
+    assert len(barriers.open((0, 1))) == 1

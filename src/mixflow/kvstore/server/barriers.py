@@ -26,9 +26,19 @@ class Barriers:
         self._places: dict[int, tuple[int, int]] = {}
         #: The steps with which workers go on that have joined in the middle.
         self._resumed: dict[int, int] = {}
+        #: The steps with which those began that have been there from the start: above 0 in a job
+        #: that goes on from a snapshot, and not all the same without rounds.
+        self._founded: dict[int, int] = {}
 
-    def join(self, worker: int, first: int) -> None:
-        """A worker takes part from step `first` on."""
+    def join(self, worker: int, first: int, founds: bool = False) -> None:
+        """A worker takes part from step `first` on.
+
+        Args:
+            founds: with the job: it has no barriers behind it, and all are at its first ones.
+        """
+        self._founded.pop(worker, None)
+        if founds:
+            self._founded[worker] = first
         if first > 0:
             self._resumed[worker] = first
 
@@ -49,16 +59,20 @@ class Barriers:
         """Whom a worker at a barrier waits for.
 
         A barrier of the step with which a worker goes on may be one where it was before, or one
-        that comes before its next push: nobody waits there for it, nor it for others.
+        that comes before its next push: nobody waits there for it, nor it for others. Those that
+        begin together have none behind them, and wait for each other.
         """
         me, place = reader.worker, self._places[reader.worker]
-        if me in self._resumed and place[0] <= self._resumed[me]:
+        if me in self._resumed and place[0] <= self._resumed[me] and me not in self._founded:
             return frozenset()
         return frozenset(w for w in members if not self._is_there(w, reader, place))
 
     def _is_there(self, worker: int, reader: Reader, place: tuple[int, int]) -> bool:
         if worker not in self._resumed and reader.worker not in self._resumed:
             return self._counts.get(worker, 0) >= reader.clock
+        if place[0] <= self._founded.get(reader.worker, -1):
+            first = self._founded.get(worker)
+            return first is None or self._places.get(worker, (0, 0)) >= (first, place[1])
         passed = (self._resumed.get(worker, -1), math.inf)
         return max(self._places.get(worker, (0, 0)), passed) >= place
 
@@ -75,6 +89,7 @@ class Barriers:
             "counts": sorted(self._counts.items()),
             "places": [(w, *place) for w, place in sorted(self._places.items())],
             "resumed": sorted(self._resumed.items()),
+            "founded": sorted(self._founded.items()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -82,3 +97,4 @@ class Barriers:
         self._counts = {int(w): int(count) for w, count in state["counts"]}
         self._places = {int(w): (int(step), int(turn)) for w, step, turn in state["places"]}
         self._resumed = {int(w): int(first) for w, first in state["resumed"]}
+        self._founded = {int(w): int(first) for w, first in state["founded"]}

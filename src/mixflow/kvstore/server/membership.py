@@ -82,11 +82,12 @@ class Membership:
         if self._is_news(message.worker, message.epoch):
             self._changes += 1
             is_second = message.epoch % EPOCHS > 0  # a newcomer that begins later than it had said
+            founds = message.worker in books.members and message.epoch == 0
             if message.worker not in books.members or is_second:
                 self._since[message.worker] = message.first
             books.members[message.worker] = Member(message.first)
             self._given_up.discard(message.worker)
-            self._barriers.join(message.worker, message.first)
+            self._barriers.join(message.worker, message.first, founds)
             for slot in books.slots.values():
                 slot.progress.join(message.worker, message.first)
             books.commit_roster()
