@@ -2,12 +2,11 @@
 
     python benchmarks/scaling/calibrate.py [--case mlp ...] [--runs 3] [--wrap "nice"] [--fit]
 
-Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. First everything
-of one worker is measured, and fitted; then two and three workers, whose rows are written one by
-one, so that what was done before an end by hand counts. --case measures only what is of some
-networks, and what belongs to none where it was never measured; other rows stay. --wrap: a command
-that runs each measurement (some 5 s each); --fit only fits again what was measured before
-(.bench/scaling).
+Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. Everything is
+measured in turn, --runs times; of each measurement the median run counts. --case measures only
+what is of some networks, and what belongs to none where it was never measured; other rows stay.
+--wrap: a command that runs each measurement (some 3 s each); --fit only fits again what was
+measured before (.bench/scaling).
 What is measured on more than one worker is only compared with, never fitted to; except that the
 computing alone runs twice at once, without any store, to see what two busy cores lose.
 """
@@ -65,7 +64,7 @@ KINDS = ("dist_sync", "dist_async")
 BESIDE = (1, 2)
 #: A measurement during which others used more of the processors is made again, so often at most.
 OTHERS, TRIES = 0.03, 2
-#: Runs of each training; the median one counts.
+#: Runs of each measurement; the median one counts.
 RUNS = 3
 #: Measurements of one worker (or none), to which the model is fitted, and those that it foretells.
 FITTED = (
@@ -204,21 +203,25 @@ def runs_of(phase: str, ending: str = KEPT) -> list[dict]:
     return json.loads(path.read_text())["runs"] if path.exists() else []
 
 
-def measure_quietly(phase: str, wrap: list[str], count: int) -> None:
-    """Measures some times (where processes come to lie differs by more than a tenth from start to
-    start), again where others used the machine, but not for ever. What was measured before stays
-    until then."""
-    (RAW / f"{phase}{NEW}").unlink(missing_ok=True)
-    wanted = count if phase.split(":")[0] in (*POLICIES, "beside") else 1
-    calm = 0
-    for _ in range(wanted + TRIES):
-        command = [*wrap, sys.executable, __file__, "--phase", phase]
-        subprocess.run([str(word) for word in command], check=True)
-        calm = sum(run["others"] <= OTHERS for run in runs_of(phase, NEW))
-        if calm == wanted:
-            break
-    (RAW / f"{phase}{NEW}").replace(RAW / f"{phase}{KEPT}")
-    print(f"{phase}: {calm} of {wanted} runs that others left alone", flush=True)
+def calm_count(phase: str, ending: str = KEPT) -> int:
+    """Runs of a measurement that others left alone."""
+    return sum(run["others"] <= OTHERS for run in runs_of(phase, ending))
+
+
+def measure_in_turn(phases: list[str], wrap: list[str], count: int) -> None:
+    """Measures everything once, then once more: where processes come to lie differs from start to
+    start, and this machine's speed by a fifth from minute to minute, which must not hit the costs
+    and what they foretell apart. Again where others used the machine, but not for ever. What was
+    measured before stays until the end."""
+    for phase in phases:
+        (RAW / f"{phase}{NEW}").unlink(missing_ok=True)
+    for _ in range(count + TRIES):
+        for phase in [p for p in phases if calm_count(p, NEW) < count]:
+            command = [*wrap, sys.executable, __file__, "--phase", phase]
+            subprocess.run([str(word) for word in command], check=True)
+        print(f"{sum(calm_count(p, NEW) for p in phases)} calm runs", flush=True)
+    for phase in phases:
+        (RAW / f"{phase}{NEW}").replace(RAW / f"{phase}{KEPT}")
 
 
 def calm_runs(phase: str) -> list[dict]:
@@ -244,9 +247,11 @@ def raw(phase: str) -> list:
 
 
 def speed_of(run: dict) -> float:
-    """What the runs of a measurement are ordered by: seconds of a step, where there are steps."""
+    """What the runs of a measurement are ordered by: seconds of a step, or all that was timed."""
     first = run["rows"][0]
-    return middle(first["step"]) if isinstance(first, dict) and "step" in first else 0.0
+    if isinstance(first, dict):
+        return middle(first["step"] if "step" in first else first["compute"])
+    return sum(row[name] for row in first for name in ("wall", "end") if name in row)
 
 
 def line(columns: list, seconds: list[float], whole: list[float] | None = None) -> list[float]:
@@ -533,7 +538,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", nargs="*", default=[], choices=WORKLOADS, help="networks")
-    parser.add_argument("--runs", type=int, default=RUNS, help="of each training")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each measurement")
     parser.add_argument("--wrap", default="", help="command that runs each measurement")
     parser.add_argument("--phases", nargs="*", default=list(PHASES), choices=PHASES)
     parser.add_argument("--fit", action="store_true", help="only fit what was measured before")
@@ -544,13 +549,10 @@ def main() -> None:
         return
     chosen = [p for p in args.phases if not args.fit and wanted(p, args.case)]
     wrap = shlex.split(args.wrap)
-    for phase in chosen:
-        if phase in FITTED:
-            measure_quietly(phase, wrap, args.runs)
+    measure_in_turn(chosen, wrap, args.runs)
     found = fit()
     for phase in chosen:
         if phase in FORETOLD:
-            measure_quietly(phase, wrap, args.runs)
             foretell(found, phase)
     report(found)
 

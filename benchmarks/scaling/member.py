@@ -79,9 +79,9 @@ def notes(store):
     for count in (1, 32):
 
         def burst(count=count):
-            # Barrier 0 is behind everybody: the answer comes at once.
+            # Barrier 0, before any push, is behind everybody: the answer comes at once.
             calls = [
-                store._link.call("note", lambda client, now: client.enter("server0", 0, now))
+                store._link.call("note", lambda client, now: client.enter("server0", 0, 0, 0, now))
                 for _ in range(count)
             ]
             for call in calls:
