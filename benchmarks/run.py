@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], help="a rival to leave out")
     parser.add_argument("--case", action="append", default=[], help="pattern of cases to measure")
     args = parser.parse_args()
-    if unknown := sorted(set(args.questions) - set(QUESTIONS)):
+    if unknown := [question for question in args.questions if not (HERE / question).is_dir()]:
         parser.error(f"expected questions of {', '.join(QUESTIONS)}, got {', '.join(unknown)}")
     for question in args.questions:
         target = HERE / "results" / f"{question}.json"
