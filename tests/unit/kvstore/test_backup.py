@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from store_support import network_of
 
-from mixflow.kvstore.protocol.messages import Applied, Gradient, Init, Leave, Push, Query, Values
+from mixflow.kvstore.protocol.client import EPOCHS
+from mixflow.kvstore.protocol.messages import (
+    Applied,
+    Gradient,
+    Init,
+    Join,
+    Leave,
+    Push,
+    Query,
+    Values,
+)
 from mixflow.kvstore.protocol.policy import Backup, Part, Progress
 from mixflow.kvstore.protocol.steps import KEPT, Steps
 from mixflow.kvstore.server.lateness import Lateness
@@ -145,6 +155,22 @@ def test_late_workers_do_not_wait_for_each_other_at_two_keys():
     assert read == {("worker2", "b"), ("worker3", "a"), ("worker3", "b")}
     assert [slot.progress.applied for slot in shard.slots.values()] == [3, 3]
     assert shard.slots["a"].progress.late == set()
+
+
+def test_who_was_late_and_starts_again_is_waited_for():
+    """By itself, or as the job goes on from a snapshot."""
+    shard = Shard("s", Backup(2), Add(), workers=3)
+    say = shard.handle
+    say(Init("worker0", 1, {"k": np.zeros(2)}), 0.0)
+    for worker in range(3):
+        say(push(worker, 0, 2), 1.0)
+    say(Leave("worker0", 3, 0, 1), 1.0)
+    progress = shard.slots["k"].progress
+    assert (progress.version, progress.late) == (1, {2})
+    say(Join("worker2", 4, 2, 1, EPOCHS), 2.0)
+    assert Values not in kinds(say(push(1, 1, 5), 3.0))
+    say(push(2, 1, 5), 4.0)
+    assert (progress.version, progress.applied) == (2, 4)
 
 
 def test_a_part_that_comes_again_changes_no_figure_and_a_restart_forgets_none():

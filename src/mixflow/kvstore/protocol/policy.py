@@ -115,6 +115,7 @@ class Progress:
     def join(self, worker: int, first: int) -> None:
         """A worker starts, or starts again, at step `first`."""
         self.clocks[worker] = max(self.clocks.get(worker, first), first)
+        self.late.discard(worker)  # its next push is for the open round
         steps = {step for step in self.ahead.pop(worker, set()) if step >= first}
         if steps:
             self.ahead[worker] = steps
