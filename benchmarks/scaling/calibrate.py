@@ -203,9 +203,9 @@ def runs_of(phase: str, ending: str = KEPT) -> list[dict]:
     return json.loads(path.read_text())["runs"] if path.exists() else []
 
 
-def calm_count(phase: str, ending: str = KEPT) -> int:
-    """Runs of a measurement that others left alone."""
-    return sum(run["others"] <= OTHERS for run in runs_of(phase, ending))
+def calm_count(phase: str) -> int:
+    """Runs of the measurement under way that others left alone."""
+    return sum(run["others"] <= OTHERS for run in runs_of(phase, NEW))
 
 
 def measure_in_turn(phases: list[str], wrap: list[str], count: int) -> None:
@@ -216,10 +216,13 @@ def measure_in_turn(phases: list[str], wrap: list[str], count: int) -> None:
     for phase in phases:
         (RAW / f"{phase}{NEW}").unlink(missing_ok=True)
     for _ in range(count + TRIES):
-        for phase in [p for p in phases if calm_count(p, NEW) < count]:
+        left = [phase for phase in phases if calm_count(phase) < count]
+        if not left:
+            break
+        for phase in left:
             command = [*wrap, sys.executable, __file__, "--phase", phase]
             subprocess.run([str(word) for word in command], check=True)
-        print(f"{sum(calm_count(p, NEW) for p in phases)} calm runs", flush=True)
+        print(f"{sum(map(calm_count, phases))} calm runs", flush=True)
     for phase in phases:
         (RAW / f"{phase}{NEW}").replace(RAW / f"{phase}{KEPT}")
 
