@@ -489,8 +489,9 @@ void test_rounds(const Plan& tested, int64_t steps) {
     const int64_t wanted = (steps + plan.groups[g].second - 1) / plan.groups[g].second;
     for (size_t s : plan.groups[g].first) EXPECT(server.versions()[s] == wanted);
   }
-  // A few steps may all go by the first board, or (a sanitizer is slow, boards end by chance) by none.
-  if (steps > 100) EXPECT(server.boards() > 1);
+  // Boards end by chance: a few hundred steps may all go by the first one, or, where a sanitizer is
+  // slow, a few by none.
+  if (steps >= 1000) EXPECT(server.boards() > 1);
   if (steps >= 100) {
     EXPECT(server.rounds() > 0);
     for (const auto& worker : workers) EXPECT(worker->by_boards() > 0);

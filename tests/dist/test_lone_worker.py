@@ -57,8 +57,9 @@ def test_a_killed_process_is_started_again_and_the_values_are_the_same(
     found, made = fitted(tmp_path, kill)
     for name, value in undisturbed.items():
         np.testing.assert_allclose(found[name], value, atol=1e-6)
-    # What was not deposited is done again, not all of it: before step `LATE` the worker is held.
-    assert made == 100 if victim != "worker" else 100 <= made <= 100 + HELD - 40
+    # What was not deposited is done again, not all of it: before step `LATE` the worker is held. A
+    # step that was deposited before the worker has written its line has none.
+    assert made == 100 if victim != "worker" else 99 <= made <= 100 + HELD - 40
 
 
 def test_a_lone_worker_resumes_from_a_snapshot(tmp_path, undisturbed):
