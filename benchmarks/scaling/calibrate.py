@@ -1,10 +1,11 @@
 """Measures the parameters of the scaling model on one worker, and checks what it says of 2 and 3.
 
-    python benchmarks/scaling/calibrate.py [--case mlp ...] [--runs 3] [--wrap "nice"] [--fit]
+    python benchmarks/scaling/calibrate.py [--case mlp ...] [--wrap "nice"] [--fit]
 
 Writes benchmarks/results/scaling/parameters.json: costs, workloads, the check. Everything is
-measured in turn, --runs times; of each measurement the median run counts. --case measures only
-what is of some networks, and what belongs to none where it was never measured; other rows stay.
+measured in turn, until enough of it was measured while all cores were at full speed (`measure.py`).
+--case measures only what is of some networks, and what belongs to none where it was never measured;
+other rows stay.
 --wrap: a command that runs each measurement (some 3 s each); --fit only fits again what was
 measured before (.bench/scaling).
 What is measured on more than one worker is only compared with, never fitted to; except that the
@@ -14,247 +15,40 @@ computing alone runs twice at once, without any store, to see what two busy core
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
 import shlex
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+from measure import (  # noqa: E402
+    BESIDE,
+    KINDS,
+    PHASES,
+    POLICIES,
+    calm_runs,
+    measure_in_turn,
+    middle,
+    raw,
+    runs_of,
+)  # fmt: skip
 from workloads import WORKLOADS, sizes  # noqa: E402
 
-import mixflow as mx  # noqa: E402
 import run as benchmarks  # noqa: E402 - facts on the machine
 from mixflow.files import write_atomically  # noqa: E402
-from mixflow.kvstore.job.cluster import Job, JobOptions, LocalSpawner  # noqa: E402
-from mixflow.kvstore.options import StoreOptions  # noqa: E402
-from mixflow.kvstore.protocol.messages import Configure, Gradient, Init, Push  # noqa: E402
-from mixflow.kvstore.protocol.policy import Async, Bounded, Part, Sync  # noqa: E402
-from mixflow.kvstore.server.appliers import Optimizing  # noqa: E402
-from mixflow.kvstore.server.ledger import SharedLedger  # noqa: E402
-from mixflow.kvstore.server.shard import Shard  # noqa: E402
 from mixflow.kvstore.simulation import scaling  # noqa: E402
 from mixflow.kvstore.simulation.costs import MESSAGES, Cost, Costs, Spread, Workload  # noqa: E402
-from mixflow.optimizer.describe import describe  # noqa: E402
 
-RAW = ROOT / ".bench" / "scaling"
 TARGET = HERE.parent / "results" / "scaling" / "parameters.json"
-CASES = [(k, n) for n in (64, 16_384, 131_072) for k in (1, 8)] + [(32, 64), (1, 900_000)]
-STEPS = {"mlp": 300, "lenet": 100, "resnet-20": 30}
 LIMIT = 0.15
-#: Endings of files of runs: the last measurement that was ended, and one that is under way.
-KEPT, NEW = ".json", ".new.json"
-POLICIES = {"dist_sync": Sync(), "dist_async": Async(), "dist_ssp": Bounded(3)}
-#: Those whose costs are measured: with rounds and without.
-KINDS = ("dist_sync", "dist_async")
-#: How many processes compute beside one worker and its server.
-BESIDE = (1, 2)
-#: A measurement during which others used more of the processors is made again, so often at most.
-OTHERS, TRIES = 0.03, 2
-#: Runs of each measurement; the median one counts.
-RUNS = 3
-#: Measurements of one worker (or none), to which the model is fitted, and those that it foretells.
-FITTED = (
-    *(f"trips:{policy}" for policy in KINDS), "close", "notes",
-    *(f"alone:{n}:{name}" for name in WORKLOADS for n in (1, 2, 3)),
-    *(f"{policy}:1:{name}" for name in WORKLOADS for policy in POLICIES),
-    *(f"beside:{n}:{name}:{policy}" for name in WORKLOADS for policy in KINDS for n in BESIDE),
-)  # fmt: skip
-FORETOLD = tuple(f"{p}:{n}:{name}" for n in (2, 3) for name in WORKLOADS for p in POLICIES)
-PHASES = (*FITTED, *FORETOLD)
-
-
-class Apart(LocalSpawner):
-    """Workers and servers of this machine that believe to be on hosts of their own: they speak as
-    over a network, not by shared memory, and nothing is merged before it leaves."""
-
-    def worker(self, rank, command, env, folder=None):
-        """See `Spawner`."""
-        return super().worker(rank, command, {**env, "DMLC_NODE_HOST": f"far{rank}"}, folder)
-
-
-def members(policy, workers: int, task: dict) -> list:
-    """What each worker of a job has found."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, HERE / "member.py", json.dumps(task), folder]
-        store = StoreOptions(policy=policy, deadline=30.0)
-        job = Job(
-            [str(word) for word in command], JobOptions(workers, 1, store, deadline=60.0), Apart()
-        )
-        if job.run():
-            raise SystemExit("a worker failed")
-        return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(workers)]
-
-
-def alone(processes: int, name: str) -> list:
-    """The computing without a store, in so many processes at once."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    at = time.time() + 2.5
-    with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for rank in range(processes):
-            task = {"kind": "alone", "rank": rank, "workload": name, "seconds": 1.5, "at": at}
-            command = [sys.executable, HERE / "member.py", json.dumps(task), folder]
-            running.append(subprocess.Popen(command, env=environment, start_new_session=True))
-        if any(process.wait(60) for process in running):
-            raise SystemExit("a process failed")
-        return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(processes)]
-
-
-@contextlib.contextmanager
-def computing(processes: int, name: str) -> Iterator[None]:
-    """So many processes that compute all the time, without a store."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, HERE / "member.py", json.dumps({"kind": "beside", "workload": name})]
-    running = [
-        subprocess.Popen([*command, ""], env=environment, start_new_session=True)
-        for _ in range(processes)
-    ]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait(10)
-
-
-def training(store: str, name: str) -> dict:
-    """The task of workers that train."""
-    return {"kind": "training", "store": store, "workload": name, "steps": STEPS[name]}
-
-
-def close() -> list:
-    """Seconds that a shard takes for a push that waits in its round, for one that ends it, and for
-    one that is applied at once."""
-    rows = []
-    for elements in (64, 16_384, 131_072, 900_000):
-        gradient = np.ones(elements, np.float32)
-        wait, end = pushes(Sync(), gradient)
-        rows.append({"bytes": gradient.nbytes, "wait": wait, "end": end,
-                     "apply": statistics.mean(pushes(Async(), gradient))})  # fmt: skip
-    return rows
-
-
-def pushes(policy, values) -> list[float]:
-    """Seconds of a push of the first and of the second of two workers."""
-    folder = tempfile.mkdtemp(dir="/dev/shm")
-    shard = Shard("s", policy, Optimizing(), workers=2, ledger=SharedLedger(folder))
-    optimizer = describe(mx.optimizer.create("sgd", learning_rate=1e-6, momentum=0.9))
-    shard.handle(Configure("w", 1, "optimizer", optimizer), 0.0)
-    shard.handle(Init("w", 2, {"0/0": np.zeros_like(values)}), 0.0)
-    times: list[list[float]] = [[], []]
-    for step in range(40):
-        for worker in (0, 1):
-            push = Push(f"w{worker}", 3 + step, {"0/0": Gradient((Part(worker, step),), values)})
-            begin = time.perf_counter()
-            shard.handle(push, 0.0)
-            times[worker].append(time.perf_counter() - begin)
-    shutil.rmtree(folder)
-    return [statistics.median(some) for some in times]
-
-
-def measure(phase: str) -> float:
-    """Runs one measurement, keeps it beside those before, and returns the share of the processors
-    that others used."""
-    if phase.startswith("trips:"):
-        kind = phase.removeprefix("trips:")
-        task = {"kind": "trips", "store": kind, "cases": CASES}
-        rows = members(POLICIES[kind], 1, {**task, "blocks": 5, "block_seconds": 0.08})
-    elif phase == "notes":
-        task = {"kind": "notes", "store": "dist_sync", "block_seconds": 0.1, "blocks": 5}
-        rows = members(Sync(), 1, task)
-    elif phase == "close":
-        rows = [{"found": close(), "others": 0.0}]
-    else:
-        kind, count, name, *store = phase.split(":")
-        if kind == "alone":
-            rows = alone(int(count), name)
-        elif kind == "beside":
-            with computing(int(count), name):
-                rows = members(POLICIES[store[0]], 1, training(store[0], name))
-        else:
-            rows = members(POLICIES[kind], int(count), training(kind, name))
-    facts = benchmarks.facts(1)
-    found = {"rows": [r["found"] for r in rows], "others": max(r["others"] for r in rows),
-             "commit": facts["commit"], "date": facts["date"]}  # fmt: skip
-    runs = [*runs_of(phase, NEW), found]
-    RAW.mkdir(parents=True, exist_ok=True)
-    write_atomically(RAW / f"{phase}{NEW}", json.dumps({"runs": runs}).encode())
-    return found["others"]
-
-
-def runs_of(phase: str, ending: str = KEPT) -> list[dict]:
-    """Every run of a measurement: of the last one that was ended, or of the one under way."""
-    path = RAW / f"{phase}{ending}"
-    return json.loads(path.read_text())["runs"] if path.exists() else []
-
-
-def calm_count(phase: str) -> int:
-    """Runs of the measurement under way that others left alone."""
-    return sum(run["others"] <= OTHERS for run in runs_of(phase, NEW))
-
-
-def measure_in_turn(phases: list[str], wrap: list[str], count: int) -> None:
-    """Measures everything once, then once more: where processes come to lie differs from start to
-    start, and this machine's speed by a fifth from minute to minute, which must not hit the costs
-    and what they foretell apart. Again where others used the machine, but not for ever. What was
-    measured before stays until the end."""
-    for phase in phases:
-        (RAW / f"{phase}{NEW}").unlink(missing_ok=True)
-    for _ in range(count + TRIES):
-        left = [phase for phase in phases if calm_count(phase) < count]
-        if not left:
-            break
-        for phase in left:
-            command = [*wrap, sys.executable, __file__, "--phase", phase]
-            subprocess.run([str(word) for word in command], check=True)
-        print(f"{sum(map(calm_count, phases))} calm runs", flush=True)
-    for phase in phases:
-        (RAW / f"{phase}{NEW}").replace(RAW / f"{phase}{KEPT}")
-
-
-def calm_runs(phase: str) -> list[dict]:
-    """The runs of a measurement that nobody disturbed, or the least disturbed one, the fastest
-    first.
-
-    Raises:
-        SystemExit: it was never made.
-    """
-    runs = runs_of(phase)
-    if not runs:
-        raise SystemExit(f"expected {phase} to be measured, got no run in {RAW}")
-    calm = [run for run in runs if run["others"] <= OTHERS] or [
-        min(runs, key=lambda run: run["others"])
-    ]
-    return sorted(calm, key=speed_of)
-
-
-def raw(phase: str) -> list:
-    """What each worker has found: the run of the median step."""
-    calm = calm_runs(phase)
-    return list(calm[len(calm) // 2]["rows"])
-
-
-def speed_of(run: dict) -> float:
-    """What the runs of a measurement are ordered by: seconds of a step, or all that was timed."""
-    first = run["rows"][0]
-    if isinstance(first, dict):
-        return middle(first["step"] if "step" in first else first["compute"])
-    return sum(row[name] for row in first for name in ("wall", "end") if name in row)
+SIMULATED = 100  # steps
 
 
 def line(columns: list, seconds: list[float], whole: list[float] | None = None) -> list[float]:
@@ -287,25 +81,28 @@ def fit_costs() -> Costs:
     whole = {what: [r[what] for r in pushes] for what in ("worker", "server")}
     updates = {kind: update(what) for kind, what in zip(KINDS, ("end", "apply"), strict=True)}
     notes = {who: note(who) for who in whole}
-    worker_wake, *worker_receive = line(pull_columns, [r["worker"] for r in pulls])
-    server_wake, *server_send = line(pull_columns, [r["server"] for r in pulls])
-    sent = [s - worker_wake - notes["worker"] * r["keys"]  # to send wakes it once more
-            for r, s in zip(pushes, push_only("worker"), strict=True)]  # fmt: skip
-    taken = [s - updates[r["policy"]].of(r["bytes"], r["keys"]) - notes["server"] * r["keys"]
+    wakes, back = {}, {}
+    for who in whole:
+        wakes[who], message, byte = line(pull_columns, [r[who] for r in pulls])
+        # A pull is asked for by a message of no content, which costs what a confirmation does: the
+        # rest is the answer's. What a push costs more than a pull comes on top of the question.
+        back[who] = Cost(max(0.0, message - notes[who]), byte)
+    # To send wakes a worker once more. The confirmation of a push comes besides.
+    sent = [s - wakes["worker"] for s in push_only("worker")]
+    taken = [s - updates[r["policy"]].of(r["bytes"], r["keys"]).seconds
              for r, s in zip(pushes, push_only("server"), strict=True)]  # fmt: skip
     return Costs(
         worker_send=Cost(*line(push_columns, sent, whole["worker"])),
-        worker_receive=Cost(*worker_receive),
+        worker_receive=back["worker"],
         server_receive=Cost(*line(push_columns, taken, whole["server"])),
         server_close=updates["dist_sync"],
         server_apply=updates["dist_async"],
-        server_send=Cost(*server_send),
+        server_send=back["server"],
         worker_note=notes["worker"],
         server_note=notes["server"],
-        worker_wake=worker_wake,
-        server_wake=server_wake,
+        worker_wake=wakes["worker"],
+        server_wake=wakes["server"],
         cores=os.cpu_count() or 1,
-        company=company(),
         **speeds(),
     )
 
@@ -317,16 +114,34 @@ def note(who: str) -> float:
     return float((many[who] - one[who]) / (many["count"] - one["count"]) / 2)
 
 
-def company() -> float:
-    """Speed of messages beside a process that computes: of one worker and its server, by the
-    processor time that is no computing."""
-    ratios = []
-    for name, kind in itertools.product(WORKLOADS, KINDS):
-        alone, beside = (
-            found["worker"] + found["server"] - statistics.mean(found["compute"])
-            for found in (raw(f"{kind}:1:{name}")[0], raw(f"beside:1:{name}:{kind}")[0])
+def in_company(costs: Costs, loads: dict[str, Workload]) -> Costs:
+    """The costs with the speed of handling messages beside processes that compute, by the processor
+    time of one worker and its server that is no computing: of the worker, which has its core to
+    itself beside one of them; and of the server then, and of both beside two, which share cores."""
+    alone, shared = [], []
+    for name, kind in itertools.product(loads, KINDS):
+        calm, one, two = (
+            raw(phase)[0]
+            for phase in (f"{kind}:1:{name}", *(f"beside:{n}:{name}:{kind}" for n in BESIDE))
         )
-        ratios.append(alone / beside)
+        computing = {"worker": statistics.mean(calm["compute"]), "server": 0.0}
+
+        def speed(who: str, beside: dict, name=name, kind=kind, calm=calm, of=computing) -> float:
+            whole, bare = (
+                getattr(one_worker(made, loads[name], kind), f"{who}_seconds")
+                for made in (costs, weighed(costs, who, 1.0, 0.0))
+            )
+            quiet = calm[who] - of[who]
+            handling = quiet * bare / whole
+            return handling / (beside[who] - of[who] - (quiet - handling))
+
+        alone.append(speed("worker", one))
+        shared += [speed("server", one), speed("worker", two), speed("server", two)]
+    return replace(costs, company=typical(alone), shared=typical(shared))
+
+
+def typical(ratios: list[float]) -> float:
+    """The geometric mean of speeds, at most 1."""
     return min(1.0, float(np.exp(np.mean(np.log(ratios)))))
 
 
@@ -403,8 +218,8 @@ def speeds() -> dict:
             single = statistics.mean(raw(f"alone:1:{name}")[0]["compute"])
             each = [statistics.mean(r["compute"]) for r in raw(f"alone:{count}:{name}")]
             found.append(np.mean([single / seconds for seconds in each]) * count / 2)
-        ratios[count] = float(np.exp(np.mean(np.log(found))))
-    pair = min(1.0, ratios[2])
+        ratios[count] = typical(found)
+    pair = ratios[2]
     return {"speed": (1.0, pair), "crowded": min(1.0, ratios[3] / pair)}
 
 
@@ -412,7 +227,7 @@ def workloads() -> dict[str, Workload]:
     """The steps of one worker: its computing beside its store."""
     found = {}
     for name in WORKLOADS:
-        times = np.array(raw(f"dist_sync:1:{name}")[0]["compute"])
+        times = np.concatenate([raw(f"{kind}:1:{name}")[0]["compute"] for kind in POLICIES])
         median = float(np.median(times))
         # Of the middle: single interruptions are no property of the workload.
         low, high = np.quantile(times, (0.16, 0.84))
@@ -432,21 +247,21 @@ def checked(costs: Costs, loads: dict[str, Workload], policy: str, name: str, wo
     """The row of a job."""
     phase = f"{policy}:{workers}:{name}"
     measured = statistics.mean(middle(row["step"]) for row in raw(phase))
-    calm = calm_runs(phase)
+    runs = [run["rows"][0]["step"] for run in calm_runs(phase)]
+    means = [middle(steps) for steps in runs if len(steps) >= 10] or [1.0]
     model = foretold(costs, loads[name], policy, workers=workers)
     return {
         "policy": policy, "workload": name, "workers": workers,
         "measured": measured, "model": model, "off": model / measured - 1,
-        "runs": len(calm), "spread": speed_of(calm[-1]) / speed_of(calm[0]) - 1,
-        **{k: calm[-1][k] for k in ("commit", "date") if k in calm[-1]},
+        "runs": len(runs), "steps": sum(map(len, runs)), "spread": max(means) / min(means) - 1,
+        **{k: calm_runs(phase)[-1][k] for k in ("commit", "date")},
     }  # fmt: skip
 
 
 def foretold(costs: Costs, load: Workload, policy: str, **scenario: int) -> float:
-    """Seconds of a step on this host, simulated as it is measured: as many steps and runs, since
-    two workers are faster or slower for a while by where their threads come to lie."""
-    made = scaling.Scenario(load, POLICIES[policy], exact=True, steps=STEPS[load.name], **scenario)
-    return statistics.mean(scaling.simulate(made, costs, n).step_seconds for n in range(RUNS))
+    """Seconds of a step on this host."""
+    made = scaling.Scenario(load, POLICIES[policy], exact=True, steps=SIMULATED, **scenario)
+    return scaling.simulate(made, costs).step_seconds
 
 
 def crowds(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
@@ -465,16 +280,10 @@ def crowds(costs: Costs, loads: dict[str, Workload]) -> list[dict]:
     return rows
 
 
-def middle(times: list[float]) -> float:
-    """Mean of the middle four fifths: steps that something else interrupted are left out."""
-    low, high = np.quantile(times, (0.1, 0.9))
-    return float(np.mean([t for t in times if low <= t <= high]))
-
-
 def fit() -> dict:
     """Parameters and check, kept."""
     loads = workloads()
-    costs = fitted(fit_costs(), loads)
+    costs = in_company(fitted(fit_costs(), loads), loads)
     found = {
         "costs": costs.to_json(),
         "workloads": {n: {"seconds": w.seconds, "sizes": w.sizes, "sigma": w.spread.sigma}
@@ -484,27 +293,8 @@ def fit() -> dict:
         "beside": crowds(costs, loads),
         **benchmarks.facts(1),
     }  # fmt: skip
-    keep(found)
-    return found
-
-
-def keep(found: dict) -> None:
-    """Writes the parameters."""
     write_atomically(TARGET, (json.dumps(found, indent=1) + "\n").encode())
-
-
-def foretell(found: dict, phase: str) -> None:
-    """The row of a job that was just measured, in the place of an older one."""
-    policy, workers, name = phase.split(":")
-    row = checked(Costs.from_json(found["costs"]), workloads(), policy, name, int(workers))
-    kept = [r for r in found["check"] if (r["policy"], r["workload"], r["workers"])
-            != (policy, name, int(workers))]  # fmt: skip
-    places = list(itertools.product(POLICIES, WORKLOADS, (1, 2, 3)))
-    found["check"] = sorted(
-        [*kept, row], key=lambda r: places.index((r["policy"], r["workload"], r["workers"]))
-    )
-    keep(found)
-    print(told(row), flush=True)
+    return found
 
 
 def told(row: dict) -> str:
@@ -541,23 +331,14 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", nargs="*", default=[], choices=WORKLOADS, help="networks")
-    parser.add_argument("--runs", type=int, default=RUNS, help="of each measurement")
     parser.add_argument("--wrap", default="", help="command that runs each measurement")
     parser.add_argument("--phases", nargs="*", default=list(PHASES), choices=PHASES)
     parser.add_argument("--fit", action="store_true", help="only fit what was measured before")
-    parser.add_argument("--phase", choices=PHASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.phase:
-        measure(args.phase)
-        return
     chosen = [p for p in args.phases if not args.fit and wanted(p, args.case)]
     wrap = shlex.split(args.wrap)
-    measure_in_turn(chosen, wrap, args.runs)
-    found = fit()
-    for phase in chosen:
-        if phase in FORETOLD:
-            foretell(found, phase)
-    report(found)
+    measure_in_turn(chosen, wrap)
+    report(fit())
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """A worker of the jobs that `calibrate.py` measures. Its task is JSON in MIXFLOW's argument list.
 
 trips: processor and wall seconds of pushes and pulls of some keys, and of the server for them.
-training: seconds of whole steps (compute, push and pull every key, wait) and of their computing.
+training: seconds of whole steps (compute, push and pull every key, wait) and of their computing,
+and processor seconds of worker and server.
+Everything is told block by block or step by step, each with `span`, its begin and end
+(`time.monotonic`), so that what was measured while a core was slow can be left out (`pace.py`).
 """
 
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 from workloads import compute
 
@@ -92,21 +93,22 @@ def notes(store):
 
 
 def measured(body, server):
-    """Medians over blocks of rounds, in seconds per round."""
+    """Blocks of rounds, in seconds per round."""
     for _ in range(3):
         body()
     begin = time.perf_counter()
     body()
     count = max(2, int(task["block_seconds"] / (time.perf_counter() - begin)))
-    blocks = []
+    found = {name: [] for name in ("span", "wall", "worker", "server")}
     for _ in range(task["blocks"]):
-        starts = time.perf_counter(), time.process_time(), server()
+        starts = time.monotonic(), time.process_time(), server()
         for _ in range(count):
             body()
-        ends = time.perf_counter(), time.process_time(), server()
-        blocks.append([(b - a) / count for a, b in zip(starts, ends, strict=True)])
-    wall, worker, served = (statistics.median(column) for column in zip(*blocks, strict=True))
-    return {"wall": wall, "worker": worker, "server": served}
+        ends = time.monotonic(), time.process_time(), server()
+        found["span"].append((starts[0], ends[0]))
+        for name, end, start in zip(("wall", "worker", "server"), ends, starts, strict=True):
+            found[name].append((end - start) / count)
+    return found
 
 
 def training(store):
@@ -115,24 +117,26 @@ def training(store):
     batch, gradients, weights = compute(name)
     names = [f"{name}-{k}" for k in range(len(weights))]
     store.init(names, weights)
-    times = []
+    found = {name: [] for name in ("span", "compute", "step", "worker", "server")}
     for step in range(steps + 3):
         if step == 3:
             store.barrier()
-            others, starts = Others(), (time.process_time(), server())
-        begin = time.perf_counter()
+            others = Others()
+        starts = time.monotonic(), time.process_time(), server()
         batch()
-        computed = time.perf_counter()
+        computed = time.monotonic()
         for key, gradient, weight in zip(names, gradients, weights, strict=True):
             store.pushpull(key, gradient, out=weight)
         mx.nd.waitall()
-        times.append((computed - begin, time.perf_counter() - begin))
-    ends, share = (time.process_time(), server()), others.share()
+        ends = time.monotonic(), time.process_time(), server()
+        if step >= 3:
+            found["span"].append((starts[0], ends[0]))
+            found["compute"].append(computed - starts[0])
+            for name, end, start in zip(("step", "worker", "server"), ends, starts, strict=True):
+                found[name].append(end - start)
+    share = others.share()
     store.barrier()
-    worker, served = ((b - a) / steps for a, b in zip(starts, ends, strict=True))
-    compute_seconds, step_seconds = np.array(times[3:]).T.tolist()
-    row = {"compute": compute_seconds, "step": step_seconds, "worker": worker, "server": served}
-    return row, share
+    return found, share
 
 
 def alone():
@@ -142,12 +146,12 @@ def alone():
         batch()
     # Those that run at the same time begin at the same time.
     time.sleep(max(0.0, task["at"] - time.time()))
-    times, others, end = [], Others(), time.perf_counter() + task["seconds"]
-    while time.perf_counter() < end:
-        begin = time.perf_counter()
+    spans, others, end = [], Others(), time.monotonic() + task["seconds"]
+    while time.monotonic() < end:
+        begin = time.monotonic()
         batch()
-        times.append(time.perf_counter() - begin)
-    return {"compute": times}, others.share()
+        spans.append((begin, time.monotonic()))
+    return {"span": spans, "compute": [end - begin for begin, end in spans]}, others.share()
 
 
 def beside():

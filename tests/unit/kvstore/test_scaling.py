@@ -12,7 +12,7 @@ from mixflow.cli import main
 from mixflow.errors import FormatError, MixflowError, ParamError
 from mixflow.kvstore.protocol.policy import Async, Backup, Bounded, Sync
 from mixflow.kvstore.simulation.cores import Processor
-from mixflow.kvstore.simulation.costs import Cost, Costs, Spread, Workload, read
+from mixflow.kvstore.simulation.costs import Cost, Costs, Spread, Work, Workload, read
 from mixflow.kvstore.simulation.scaling import Scenario, Thread, build
 from mixflow.kvstore.simulation.scaling import simulate as run
 from mixflow.kvstore.simulation.simulator import Network, World
@@ -23,73 +23,47 @@ STEP = Workload("step", 1.0, (400_000,))
 
 
 def ends_of(costs, *threads, beside=0):
-    """When threads (name, begin, work, whether it computes) end on the cores of a host."""
+    """When threads (name, begin, work) end on the cores of a host."""
     world, ends = World(Network()), {}
     processor = Processor(world, costs, beside)
-    for name, begin, work, computes in threads:
+    for name, begin, work in threads:
         then = partial(lambda n: ends.update({n: world.now}), name)
-        world.at(begin, partial(processor.run, work, then, name, computes))
+        world.at(begin, partial(processor.run, work, then, name))
     world.run(lambda: len(ends) == len(threads), 100.0)
     return ends
 
 
-def test_threads_of_one_core_take_turns_and_an_idle_core_takes_one_over():
-    costs = Costs(cores=2, turn=0.1, migrate=0.05, balance=100.0)
-    ends = ends_of(costs, *((name, 0.0, 1.0, True) for name in "abc"))
-    # One had a core for itself; by then the others had half of theirs each, and both had run so
-    # lately that the idle core left the one that waited at two ticks.
-    first, *others = sorted(ends.values())
-    assert first == pytest.approx(1.0)
-    assert others == pytest.approx([1.6, 1.6])
-    pair = ends_of(Costs(cores=1), ("a", 0.0, 1.0, True), ("b", 0.0, 1.0, True))
+def test_threads_of_one_core_take_turns():
+    ends = ends_of(Costs(cores=2, slice=0.1, tick=0.1), *((name, 0.0, 1.0) for name in "abc"))
+    # The third shares the first one's core, and the other core takes nothing over.
+    assert ends == pytest.approx({"b": 1.0, "a": 1.9, "c": 2.0})
+    pair = ends_of(Costs(cores=1), ("a", 0.0, 1.0), ("b", 0.0, 1.0))
     assert max(pair.values()) == pytest.approx(2.0)
 
 
 def test_two_cores_that_are_busy_are_slower():
     costs = Costs(cores=2, speed=(1.0, 0.5))
-    assert ends_of(costs, ("a", 0.0, 1.0, True), ("b", 0.0, 1.0, True)) == {"a": 2.0, "b": 2.0}
+    assert ends_of(costs, ("a", 0.0, 1.0), ("b", 0.0, 1.0)) == {"a": 2.0, "b": 2.0}
 
 
-def test_a_thread_begins_on_the_less_loaded_core_and_stays_there():
-    costs = Costs(cores=2, balance=100.0)
-    ends = ends_of(costs, ("w", 0.1, 1.0, True), ("s", 0.5, 1.0, True), beside=1)
-    # The other core belongs to what computes all the time: these two have one between them.
-    assert max(ends.values()) == pytest.approx(2.1)
-    # From time to time one is moved, so that nobody is alone for ever.
-    moved = ends_of(replace(costs, balance=0.2), ("w", 0.1, 4.0, True), beside=2)
-    assert 4.5 < moved["w"] < 8.1
-
-
-def woken(after, waker=""):
-    """When two threads of a busy core end, of which one wakes so long after the other core has
-    become idle."""
-    world, ends = World(Network()), {}
-    processor = Processor(world, Costs(cores=2, turn=100.0, migrate=100.0, balance=100.0))
-
-    def start(time, work, who, waker=""):
-        then = partial(lambda: ends.update({who: round(world.now, 9)}))
-        world.at(time, lambda: processor.run(work, then, who, waker=waker))
-
-    start(0.0, 1.0, "a")
-    start(0.0, 0.5, "b")
-    start(0.6, 2.0, "c")  # where b was
-    start(1.0 + after, 0.2, "b", waker)
-    world.run(lambda: "c" in ends and ends["b"] > 1.0, 100.0)
-    return ends["b"], ends["c"]
-
-
-def test_a_woken_thread_finds_an_idle_core_only_where_not_much_of_the_host_is_used():
-    # Both cores were busy a moment ago: nobody looks, and two threads share one beside an idle one.
-    assert max(woken(0.01)) == pytest.approx(2.8)
-    # Half of the host was used lately: the idle core is found.
-    assert woken(0.3) == (pytest.approx(1.5), pytest.approx(2.6))
-    # Whoever wakes it may be there.
-    assert woken(0.01, waker="a") == (pytest.approx(1.21), pytest.approx(2.6))
+def test_a_name_keeps_to_its_core():
+    busy = [("a", 0.0, 1.0), ("a", 0.5, 1.0), ("b", 0.0, 0.1)]
+    world, ends = World(Network()), []
+    processor = Processor(world, Costs(cores=2, slice=0.1, tick=0.1))
+    for name, begin, work in busy:
+        then = partial(lambda n: ends.append((n, world.now)), name)
+        world.at(begin, partial(processor.run, work, then, name))
+    world.run(lambda: len(ends) == 3, 100.0)
+    # A name that is busy has another thread, on the same core; that of the other one is idle.
+    assert ends[0] == ("b", 0.1) and ends[-1] == ("a", pytest.approx(2.0))
+    # What runs all the time comes first.
+    beside = ends_of(Costs(cores=2), ("w", 0.0, 1.0), ("s", 0.0, 1.0), beside=1)
+    assert beside["w"] == pytest.approx(1.0) and beside["s"] == pytest.approx(2.0, abs=0.01)
 
 
 def test_a_thread_that_goes_on_keeps_its_core():
     world, ends = World(Network()), []
-    processor = Processor(world, Costs(cores=1, turn=10.0))
+    processor = Processor(world, Costs(cores=1, slice=0.5, tick=100.0))
 
     def again(count):
         ends.append(world.now)
@@ -97,25 +71,40 @@ def test_a_thread_that_goes_on_keeps_its_core():
             processor.run(1.0, partial(again, count - 1), "a")
 
     processor.run(1.0, partial(again, 2), "a")
-    world.at(0.9, lambda: processor.run(0.5, lambda: ends.append("b"), "b", waker="a"))
+    world.at(0.9, lambda: processor.run(0.5, lambda: ends.append("b"), "b"))
     world.run(lambda: len(ends) == 4, 100.0)
     # The other thread had nothing yet: it comes before what is left of the first piece, and then
     # waits for no end of a piece.
     assert ends == ["b", pytest.approx(1.5), pytest.approx(2.5), pytest.approx(3.5)]
 
 
+def test_a_slice_is_not_cut_short_and_ticks_end_it():
+    two = (("a", 0.0, 1.0), ("b", 0.1, 0.1))
+    at_once, late = (Costs(slice=s, tick=0.4) for s in (0.05, 0.25))
+    assert ends_of(at_once, *two)["b"] == pytest.approx(0.2)
+    # Its slice ends at 0.25, and the next tick is at 0.4.
+    assert ends_of(late, *two)["b"] == pytest.approx(0.5)
+
+
 def test_messages_are_slower_in_the_company_of_what_computes():
-    costs = Costs(cores=2, company=0.5)
-    alone = ends_of(costs, ("m", 0.0, 0.5, False), ("n", 0.0, 0.5, False))
+    costs = Costs(cores=2, company=0.5, shared=0.25)
+    alone = ends_of(costs, ("m", 0.0, Work(0.5)), ("n", 0.0, Work(0.5)))
     assert alone == {"m": 0.5, "n": 0.5}
-    assert ends_of(costs, ("m", 0.0, 0.5, False), ("c", 0.0, 2.0, True))["m"] == 1.0
+    assert ends_of(costs, ("m", 0.0, Work(0.5)), ("c", 0.0, 2.0))["m"] == 1.0
+    # Bytes are moved as fast as ever.
+    half = ("m", 0.0, Work(0.25, 0.25))
+    assert ends_of(costs, half, ("c", 0.0, 2.0))["m"] == pytest.approx(0.75)
+    # On a core that it shares it takes 1 s of that core for 0.25 s of work.
+    one = replace(costs, cores=1, slice=1e-3, tick=1e-3)
+    ends = ends_of(one, ("m", 0.0, Work(0.25)), ("c", 0.0, 1.0))
+    assert list(ends.values()) == [pytest.approx(2.0, abs=0.01)] * 2
 
 
 def test_a_thread_does_what_is_urgent_first_and_pays_to_wake():
     world, ends = World(Network()), []
     thread = Thread(Processor(world, FREE), wake=0.25)
     for name, urgent in (("one", False), ("two", False), ("now", True)):
-        thread.run(1.0, lambda n=name: ends.append((n, world.now)), urgent)
+        thread.run(Work(1.0), lambda n=name: ends.append((n, world.now)), urgent)
     world.run(lambda: len(ends) == 3, 100.0)
     assert ends == [("one", 1.25), ("now", 2.25), ("two", 3.25)]
     assert thread.used == 3.25
@@ -144,7 +133,7 @@ def test_confirmations_and_updates_without_rounds_cost_their_own():
     assert (sync, free) == (pytest.approx(1.5), pytest.approx(1.25))
     noted = run(Scenario(STEP, Sync(), steps=4), replace(costs, worker_note=0.1, server_note=0.2))
     assert noted.step_seconds > sync + 0.2
-    crowded = run(Scenario(STEP, Sync(), steps=4, beside=2), replace(costs, cores=1, balance=9.0))
+    crowded = run(Scenario(STEP, Sync(), steps=4, beside=2), replace(costs, cores=1))
     assert crowded.step_seconds > 2 * sync
 
 
@@ -232,9 +221,11 @@ def test_mistakes_have_errors():
         Scenario(STEP, Sync(), machines=0)
     with pytest.raises(ParamError, match="never waits for a neighbour"):
         Scenario(STEP, Async(), workers=2, merged=True)
-    for wrong in ({"cores": 0}, {"crowded": 0.0}, {"company": -1.0}):
+    for wrong in ({"cores": 0}, {"crowded": 0.0}, {"company": -1.0}, {"shared": 0}):
         with pytest.raises(ParamError, match="at least one core and speeds above 0"):
             Costs(**wrong)
+    with pytest.raises(ParamError, match=r"at least 1 us, got 0\.0 and"):
+        Costs(slice=0.0)
     with pytest.raises(ParamError, match="a factor >= 1"):
         Spread(factor=0.5)
     with pytest.raises(ParamError, match="expected keys and shares"):

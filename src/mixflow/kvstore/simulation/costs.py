@@ -16,15 +16,27 @@ from typing import Any, NamedTuple
 from ...errors import FormatError, ParamError
 
 
+class Work(NamedTuple):
+    """Processor seconds of some messages: of handling them, and of moving their bytes."""
+
+    handling: float = 0.0
+    moving: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.handling + self.moving
+
+
 class Cost(NamedTuple):
     """Processor seconds of a message, and of each byte in it."""
 
     message: float = 0.0
     byte: float = 0.0
 
-    def of(self, nbytes: float, messages: float = 1.0) -> float:
-        """Seconds for so many bytes in so many messages."""
-        return self.message * messages + self.byte * nbytes
+    def of(self, nbytes: float, messages: float = 1.0) -> Work:
+        """For so many bytes in so many messages."""
+        return Work(self.message * messages, self.byte * nbytes)
 
 
 _FREE = Cost()
@@ -54,10 +66,11 @@ class Costs:
         speed: speed of each core when 1, 2, ... cores are busy, relative to one alone (memory
             and caches are shared); the last one counts for more.
         crowded: the same when threads take turns on a core.
-        company: speed of work on messages while others of the host compute (caches are colder).
-        turn: seconds that a thread keeps a core for which others wait.
-        migrate: seconds for which an idle core leaves a thread that has run where it is.
-        balance: seconds until one is moved from a longer to a shorter queue.
+        company: speed of handling messages while others of the host compute; bytes are moved as
+            fast as ever.
+        shared: the same on a core for which others wait (its caches are colder).
+        slice: seconds for which a thread that runs is left alone.
+        tick: seconds between two looks at who is to run.
     """
 
     worker_send: Cost = _FREE
@@ -75,15 +88,21 @@ class Costs:
     speed: tuple[float, ...] = (1.0,)
     crowded: float = 1.0
     company: float = 1.0
-    turn: float = 4e-3
-    migrate: float = 5e-4
-    balance: float = 0.25
+    shared: float = 1.0
+    slice: float = 1.4e-3
+    tick: float = 4e-3
 
     def __post_init__(self) -> None:
-        if self.cores < 1 or not self.speed or min(*self.speed, self.crowded, self.company) <= 0:
+        speeds = (*self.speed, self.crowded, self.company, self.shared)
+        if self.cores < 1 or not self.speed or min(speeds) <= 0:
             raise ParamError(
                 "[simulate] expected at least one core and speeds above 0, got "
-                f"{self.cores}, {self.speed}, {self.crowded} and {self.company}"
+                f"{self.cores} and {speeds}"
+            )
+        if min(self.slice, self.tick) < 1e-6:  # else the one who runs is chosen for ever
+            raise ParamError(
+                "[simulate] expected a slice and a tick of at least 1 us, got "
+                f"{self.slice} and {self.tick} s"
             )
 
     def rate(self, busy: int) -> float:
@@ -99,16 +118,16 @@ class Costs:
         speeds = ", ".join(f"{s:.2f}" for s in self.speed)
         found.append(
             f"a confirmation: worker {1e6 * self.worker_note:.0f} us, server "
-            f"{1e6 * self.server_note:.0f} us; messages run at {self.company:.2f} of their speed "
-            "while others of the host compute"
+            f"{1e6 * self.server_note:.0f} us; handled at {self.company:.2f} of that speed while "
+            f"others of the host compute, at {self.shared:.2f} on a core that they share"
         )
         found.append(
             f"wake: worker {1e6 * self.worker_wake:.0f} us, server {1e6 * self.server_wake:.0f} us"
         )
         found.append(
             f"hop: {1e6 * self.hop:.0f} us; {self.cores} cores, speeds {speeds}, "
-            f"{self.crowded:.2f} of it in turns of {1e3 * self.turn:g} ms; moved after "
-            f"{1e3 * self.migrate:g} ms to an idle core, {1e3 * self.balance:g} ms to another"
+            f"{self.crowded:.2f} of it in turns, of {1e3 * self.slice:g} ms or up to a tick of "
+            f"{1e3 * self.tick:g} ms; each thread keeps to one"
         )
         return found
 

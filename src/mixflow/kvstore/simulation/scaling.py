@@ -4,10 +4,10 @@ The hazard is a figure for a thousand machines from a model that is wrong for tw
 made of parts that are measured (`costs.py`), every message is handled by the code of real jobs, and
 `mixflow simulate` refuses to go further than the model has been checked.
 
-Model. A host has cores with a queue each (`cores.py`). Each worker's link and each server is one
-thread: it does one thing after the other, and sends before it receives. A message costs its sender
-and its receiver processor time (`Costs`), passes the uplink of one host and the downlink of the
-other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed.
+Model. Each thread of a host keeps to one of its cores (`cores.py`). Each worker's link and each
+server is one thread: it does one thing after the other, and sends before it receives. A message
+costs its sender and its receiver processor time (`Costs`), passes the uplink of one host and the
+downlink of the other (`Network`), or stays on its host; `Costs.hop` passes until it is noticed.
 
 Many servers that hold equal shares are played by a few: each message of a worker to one of them
 stands for `weight` messages of the same size on the worker's side, and for itself on the server's.
@@ -31,7 +31,7 @@ from ..protocol.policy import Part, Policy
 from ..protocol.sharding import Directory
 from ..server.shard import Add
 from .cores import Processor
-from .costs import Costs, Workload
+from .costs import Costs, Work, Workload
 from .simulator import Cluster, Job, Network, SimulatedWorker, World
 
 #: Servers that play all others.
@@ -50,26 +50,25 @@ class Thread:
         self._name = name
         self._processor = processor
         self._wake = wake
-        self._urgent: deque[tuple[float, _Action, str]] = deque()
-        self._queue: deque[tuple[float, _Action, str]] = deque()
+        self._urgent: deque[tuple[Work, _Action]] = deque()
+        self._queue: deque[tuple[Work, _Action]] = deque()
         self._busy = False
 
-    def run(self, work: float, then: _Action, urgent: bool = False, waker: str = "") -> None:
-        """Puts something in the queue, which `waker` brought."""
-        if work > 0 and not self._busy:
-            work += self._wake
-        self.used += work
-        (self._urgent if urgent else self._queue).append((work, then, waker))
+    def run(self, work: Work, then: _Action, urgent: bool = False) -> None:
+        """Puts something in the queue."""
+        if work.seconds > 0 and not self._busy:
+            work = Work(work.handling + self._wake, work.moving)
+        self.used += work.seconds
+        (self._urgent if urgent else self._queue).append((work, then))
         if not self._busy:
             self._next()
 
     def _next(self) -> None:
         self._busy = True
         while self._urgent or self._queue:
-            work, then, waker = (self._urgent or self._queue).popleft()
-            if work > 0:
-                done = partial(self._done, then)
-                self._processor.run(work, done, self._name, False, waker)
+            work, then = (self._urgent or self._queue).popleft()
+            if work.seconds > 0:
+                self._processor.run(work, partial(self._done, then), self._name)
                 return
             then()
         self._busy = False
@@ -157,13 +156,13 @@ class TimedWorld(World):
         self.thread(server).run(cost, _nothing, urgent=True)
 
     def _travel(self, sender: str, to: str, message: Message, late: float) -> None:
-        cost, nbytes, many = 0.0, self.nbytes(message), self.weight
+        cost, nbytes, many = Work(), self.nbytes(message), self.weight
         if isinstance(message, Push):
             cost = self.costs.worker_send.of(nbytes * many, many)
         elif isinstance(message, Values):
             cost = self.costs.server_send.of(nbytes)
         elif isinstance(message, (Received, Applied)):
-            cost = self.costs.server_note
+            cost = Work(self.costs.server_note)
         then = partial(self._leave, sender, to, message, late)
         self.thread(sender).run(cost, then, urgent=True)
 
@@ -188,14 +187,14 @@ class TimedWorld(World):
         self.at(target.in_free + self.costs.hop, arrive)
 
     def _reach(self, sender: str, to: str, message: Message) -> None:
-        cost, nbytes, many = 0.0, self.nbytes(message), self.weight
+        cost, nbytes, many = Work(), self.nbytes(message), self.weight
         if isinstance(message, Push):
             cost = self.costs.server_receive.of(nbytes)
         elif isinstance(message, Values):
             cost = self.costs.worker_receive.of(nbytes * many, many)
         elif isinstance(message, (Received, Applied)):
-            cost = self.costs.worker_note * many
-        self.thread(to).run(cost, partial(self._arrive, to, message), waker=sender)
+            cost = Work(self.costs.worker_note * many)
+        self.thread(to).run(cost, partial(self._arrive, to, message))
 
 
 def _nothing() -> None:
@@ -431,6 +430,8 @@ def build(scenario: Scenario, costs: Costs, seed: int) -> Cluster:
     pieces = [piece for _, units in plan for unit in units for piece in unit]
     world.sizes.update({piece.name: piece.nbytes for piece in pieces})
     made = _TimedCluster(scenario, plan, parts, per_host, world)
+    for name in (*(w.name for w in made.workers), *made.servers):
+        world.host(name).processor.home(name)
     made.homes({piece.name: f"server{piece.server}" for piece in pieces})
     return made
 
