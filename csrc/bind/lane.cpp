@@ -199,12 +199,15 @@ nb::tuple layout(const std::vector<size_t>& sizes, size_t columns) {
   return nb::make_tuple(made.total(), values, gradients);
 }
 
-// (areas' addresses, which counts, its sequence, where the value begins, text, version it tells of).
-using PyLedger = std::tuple<uintptr_t, uintptr_t, int, uint64_t, size_t, nb::bytes, int64_t>;
+// (areas' addresses, which counts, its sequence, where the value begins, text).
+using PyLedger = std::tuple<uintptr_t, uintptr_t, int, uint64_t, size_t, nb::bytes>;
 
-// (bound plan, array of the sum, numbers by round (those of the last one stay, if `last` is none),
-// (address, bytes) of the states in the ledger's order, address of the count, version from which on
-// it counts no more, what has the states).
+// (address of the value, steps that a worker may be ahead; none: any number).
+using PyHome = std::tuple<uintptr_t, std::optional<int64_t>>;
+
+// (bound plan, array of the sum, numbers by round (those of the last one stay, if `rounds` is none),
+// (address, bytes) of the states in the ledger's order, address of the count, rounds that it is
+// for, what has the states).
 using PyUpdate = std::tuple<nb::object, nb::object, std::vector<std::vector<double>>,
                             std::vector<std::pair<uintptr_t, size_t>>, uintptr_t,
                             std::optional<int64_t>, nb::object>;
@@ -223,7 +226,7 @@ void run_and_wait(const plan::BindingRef& binding, const std::vector<double>& nu
 }
 
 kvstore::Update update_of(const PyUpdate& given) {
-  const auto& [bound, sum, numbers, states, count, last, keep] = given;
+  const auto& [bound, sum, numbers, states, count, rounds, keep] = given;
   check(!numbers.empty(), "[lane] expected numbers of at least one round, got none");
   const plan::Array& array = as_array(sum).array;
   kvstore::Update made;
@@ -235,7 +238,7 @@ kvstore::Update update_of(const PyUpdate& given) {
   };
   for (const auto& [address, bytes] : states) made.states.emplace_back(at(address), bytes);
   made.count = reinterpret_cast<int64_t*>(at(count));
-  if (last) made.last = *last;
+  if (rounds) made.rounds = *rounds;
   return made;
 }
 
@@ -246,7 +249,7 @@ void arm(ServerDesk& desk, int board, size_t slice, int dtype,
   if (!ledger) {
     return desk.arm(board, slice, static_cast<DType>(dtype), nullptr, std::move(given));
   }
-  const auto& [first, second, current, sequence, value_at, text, base] = *ledger;
+  const auto& [first, second, current, sequence, value_at, text] = *ledger;
   kvstore::LedgerPlace place;
   place.areas[0] = at(first);
   place.areas[1] = at(second);
@@ -254,7 +257,6 @@ void arm(ServerDesk& desk, int board, size_t slice, int dtype,
   place.sequence = sequence;
   place.value_at = value_at;
   place.text = std::string(text.c_str(), text.size());
-  place.base = base;
   desk.arm(board, slice, static_cast<DType>(dtype), &place, std::move(given));
 }
 
@@ -300,8 +302,8 @@ void bind_worker(nb::module_& m) {
       .def("open",
            [](WorkerLane& lane, std::shared_ptr<kvstore::WorkerDesk> desk,
               const std::vector<size_t>& sizes, size_t columns, uintptr_t address, size_t column,
-              nb::object keep) {
-             return lane.open(std::move(desk), Layout(sizes, columns), at(address), column,
+              bool own, nb::object keep) {
+             return lane.open(std::move(desk), Layout(sizes, columns), at(address), column, own,
                               hold(keep));
            })
       .def("exchange", exchange)
@@ -334,15 +336,24 @@ void bind_lane(nb::module_& m) {
                           size_t bells) { new (self) ServerDesk(at(address), bells); })
       .def("open",
            [](ServerDesk& desk, const std::vector<size_t>& sizes, uintptr_t address,
-              std::vector<size_t> columns, const std::vector<int64_t>& versions) {
+              std::vector<size_t> columns, const std::vector<int64_t>& versions,
+              const std::vector<PyHome>& given) {
              const size_t count = columns.size();
-             return desk.open(Layout(sizes, count), at(address), std::move(columns), versions);
-           })
+             std::vector<kvstore::Home> homes;
+             for (const auto& [value, staleness] : given) {
+               homes.push_back({at(value), staleness.value_or(kvstore::kUnbounded)});
+             }
+             return desk.open(Layout(sizes, count), at(address), std::move(columns), versions,
+                              homes);
+           },
+           nb::arg("sizes"), nb::arg("address"), nb::arg("columns"), nb::arg("versions"),
+           nb::arg("homes") = std::vector<PyHome>())
       .def("close", &ServerDesk::close)
       .def("arm", arm, nb::arg("board"), nb::arg("slice"), nb::arg("dtype"),
            nb::arg("ledger") = nb::none(), nb::arg("update") = nb::none())
       .def("disarm", &ServerDesk::disarm)
       .def("publish", &ServerDesk::publish)
+      .def("set_floor", &ServerDesk::set_floor)
       .def("ring", &ServerDesk::ring_all)
       .def("serve", serve)
       .def("words", words)

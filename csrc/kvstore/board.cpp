@@ -24,7 +24,7 @@ Layout::Layout(std::vector<size_t> bytes, size_t columns)
   total_ = rounded(at, kPage);
 }
 
-size_t Layout::staged_at(size_t slice, size_t column) const {
+size_t Layout::mine_at(size_t slice, size_t column) const {
   return kLine * (1 + slices() + slice * columns_ + column);
 }
 
@@ -34,11 +34,18 @@ size_t Layout::gradient_at(size_t slice, size_t column) const {
 }
 
 bool Board::complete(size_t s) const {
-  const int64_t version = slice(s).version.load(std::memory_order_relaxed);
+  // A step of an own board may be applied, and not to be read yet.
+  const Slice& words = slice(s);
+  const int64_t closed = (own ? words.durable : words.version).load(std::memory_order_relaxed);
   for (size_t column = 0; column < layout.columns(); ++column) {
-    if (staged(s, column).load(std::memory_order_seq_cst) <= version) return false;
+    if (staged(s, column).load(std::memory_order_seq_cst) <= closed) return false;
   }
   return true;
+}
+
+bool Board::wants(size_t s) const {
+  return complete(s) ||
+         (own && asked(s, 0).load(std::memory_order_seq_cst) > slice(s).served.load());
 }
 
 int64_t now_ms() {

@@ -11,9 +11,15 @@
 //   durable   (server) rounds that the ledger has: only they are confirmed
 //   open      (server) 0 once the board is closed, for good: from then on what is staged and not
 //             durable counts for nothing and comes again as a message
+//   asked     (worker) how often it wanted the value without a step; `served` (server): which of
+//             these it has got
 //
 // A worker stages step s when `durable` = s, so nobody reads its place any more; it reads the value
 // before it stages the next step, and a round needs all workers, so nobody writes under a reader.
+//
+// Where each push makes an update by itself, every worker has a board of its `own`: its rounds are
+// its steps. The value that all of them change lies elsewhere; the board has a copy for its worker,
+// made when its step is applied and the worker may read (`version`), or when it asks.
 #pragma once
 
 #include <atomic>
@@ -47,10 +53,18 @@ struct alignas(kLine) Head {
 struct alignas(kLine) Slice {
   std::atomic<int64_t> version;
   std::atomic<int64_t> durable;
+  std::atomic<int64_t> served;
+};
+
+// A worker's words of a slice.
+struct alignas(kLine) Mine {
+  std::atomic<int64_t> staged;
+  std::atomic<int64_t> asked;
 };
 
 static_assert(std::atomic<int64_t>::is_always_lock_free, "words are shared between processes");
 static_assert(sizeof(Bell) == kLine && sizeof(Slice) == kLine && sizeof(Head) == kLine, "lines");
+static_assert(sizeof(Mine) == kLine, "lines");
 
 // Where things lie on a board, computed alike on both sides from sizes: nothing that another
 // process wrote is taken for an address.
@@ -64,7 +78,7 @@ class Layout {
   size_t bytes(size_t slice) const { return bytes_[slice]; }
   size_t total() const { return total_; }
   size_t slice_at(size_t slice) const { return kLine * (1 + slice); }
-  size_t staged_at(size_t slice, size_t column) const;
+  size_t mine_at(size_t slice, size_t column) const;
   size_t value_at(size_t slice) const { return values_[slice]; }
   size_t gradient_at(size_t slice, size_t column) const;
 
@@ -79,6 +93,7 @@ class Layout {
 struct Board {
   Layout layout;
   char* base;
+  bool own = false;  // of one worker, for policies whose pushes make updates by themselves
 
   template <class T>
   T& at(size_t offset) const {
@@ -87,12 +102,17 @@ struct Board {
   std::atomic<uint32_t>& open() const { return at<Head>(0).open; }
   Slice& slice(size_t s) const { return at<Slice>(layout.slice_at(s)); }
   std::atomic<int64_t>& staged(size_t s, size_t column) const {
-    return at<std::atomic<int64_t>>(layout.staged_at(s, column));
+    return at<Mine>(layout.mine_at(s, column)).staged;
+  }
+  std::atomic<int64_t>& asked(size_t s, size_t column) const {
+    return at<Mine>(layout.mine_at(s, column)).asked;
   }
   char* value(size_t s) const { return base + layout.value_at(s); }
   char* gradient(size_t s, size_t column) const { return base + layout.gradient_at(s, column); }
   // Whether every worker has staged the round that is open.
   bool complete(size_t s) const;
+  // Whether the server has something to do.
+  bool wants(size_t s) const;
 };
 
 // Sleeps while the word (in memory shared with other processes) is `seen`, at most `ms`

@@ -20,6 +20,11 @@ constexpr size_t kBlock = 4096;             // elements that are summed at a tim
 constexpr size_t kLaterBytes = 256 << 10;   // such a value is read before it is committed
 constexpr int64_t kAtOnceMs = 50;           // rounds between two looks of the caller
 constexpr size_t kLedgerAlign = 64;         // of the arrays in an area of a ledger file
+constexpr size_t kAreaHead = 48;            // bytes before its text
+constexpr size_t kPairBytes = 16;           // of a worker and its steps
+
+// Where the clocks of workers are in an area.
+size_t pairs_at(const LedgerPlace& place) { return (kAreaHead + place.text.size() + 7) / 8 * 8; }
 
 template <class T>
 void sum_range(const std::vector<const T*>& from, T* to, size_t begin, size_t end) {
@@ -109,22 +114,45 @@ std::vector<pollfd> polled(const std::vector<int>& others, const std::vector<int
 }  // namespace
 
 int ServerDesk::open(Layout layout, char* memory, std::vector<size_t> columns,
-                     const std::vector<int64_t>& versions) {
+                     const std::vector<int64_t>& versions, const std::vector<Home>& homes) {
   check(layout.columns() == columns.size() && layout.slices() == versions.size() &&
             std::all_of(columns.begin(), columns.end(), [&](size_t c) { return c < bells_; }),
         "[lane] expected a bell per worker and a version per slice");
+  const bool own = !homes.empty();
+  check(!own || (homes.size() == layout.slices() && columns.size() == 1),
+        "[lane] expected a home per slice and one worker, got ", homes.size(), " and ",
+        columns.size());
   auto made = std::make_unique<Open>(
-      Open{next_++, Board{std::move(layout), memory}, std::move(columns), {}});
+      Open{next_++, Board{std::move(layout), memory, own}, std::move(columns), {}});
   const Board& board = made->board;
-  made->armed.resize(board.layout.slices());
   for (size_t s = 0; s < board.layout.slices(); ++s) {
+    made->tracks.push_back(own ? track_of(homes[s]) : std::make_shared<Track>());
+    check(!made->tracks.back()->on, "[lane] expected slices that are not armed");
+  }
+  for (size_t s = 0; s < board.layout.slices(); ++s) {
+    made->tracks[s]->places.push_back({made.get(), s});
     board.slice(s).version.store(versions[s]);
     board.slice(s).durable.store(versions[s]);
-    for (size_t c = 0; c < board.layout.columns(); ++c) board.staged(s, c).store(versions[s]);
+    board.slice(s).served.store(0);
+    for (size_t c = 0; c < board.layout.columns(); ++c) {
+      board.staged(s, c).store(versions[s]);
+      board.asked(s, c).store(0);
+    }
   }
   board.open().store(1);
   boards_.push_back(std::move(made));
   return boards_.back()->number;
+}
+
+std::shared_ptr<ServerDesk::Track> ServerDesk::track_of(const Home& home) const {
+  for (const auto& open : boards_) {
+    for (const auto& track : open->tracks) {
+      if (track->home.value == home.value) return track;
+    }
+  }
+  auto made = std::make_shared<Track>();
+  made->home = home;
+  return made;
 }
 
 ServerDesk::Open& ServerDesk::find(int number) {
@@ -145,6 +173,12 @@ void ServerDesk::close(int number) {
     ring(bell(column).main, true);
     ring(bell(column).pump, true);
   }
+  for (const auto& track : open.tracks) {
+    auto& places = track->places;
+    places.erase(std::remove_if(places.begin(), places.end(),
+                                [&](const Place& place) { return place.open == &open; }),
+                 places.end());
+  }
   boards_.erase(std::find_if(boards_.begin(), boards_.end(),
                              [&](const auto& other) { return other.get() == &open; }));
 }
@@ -154,27 +188,37 @@ void ServerDesk::arm(int number, size_t slice, DType dtype, const LedgerPlace* l
   check(dtype == DType::float32 || dtype == DType::float64,
         "[lane] expected float32 or float64, got ", name_of(dtype));
   Open& open = find(number);
-  Armed& armed = open.armed.at(slice);
-  armed.on = true;
-  armed.dtype = dtype;
-  armed.has_ledger = ledger != nullptr;
-  if (ledger) armed.ledger = *ledger;
-  armed.update = std::move(update);
-  armed.first = open.board.slice(slice).version.load();
+  Track& track = *open.tracks.at(slice);
+  if (ledger) {
+    const size_t pairs = open.board.own ? track.places.size() : 0;
+    check(pairs_at(*ledger) + pairs * kPairBytes <= ledger->value_at,
+          "[lane] expected room for the clocks of ", pairs, " workers in the ledger");
+    track.ledger = *ledger;
+  }
+  track.on = true;
+  track.dtype = dtype;
+  track.has_ledger = ledger != nullptr;
+  track.update = std::move(update);
+  track.rounds = 0;
+  for (Place& place : track.places) place.rounds = 0;
 }
 
 void ServerDesk::disarm(int number, size_t slice) {
-  Armed& armed = find(number).armed.at(slice);
-  armed.on = false;
-  armed.update = {};
+  Track& track = *find(number).tracks.at(slice);
+  track.on = false;
+  track.update = {};
 }
 
 void ServerDesk::publish(int number, size_t slice, int64_t version, bool durable) {
   const Board& board = find(number).board;
   Slice& words = board.slice(slice);
-  if (words.version.load() < version) count(board, slice);
+  if ((board.own ? words.durable : words.version).load() < version) count(board, slice);
   if (durable) words.durable.store(version, std::memory_order_seq_cst);
-  words.version.store(version, std::memory_order_seq_cst);
+  if (!board.own) words.version.store(version, std::memory_order_seq_cst);
+}
+
+void ServerDesk::set_floor(int number, size_t slice, int64_t steps) {
+  find(number).tracks.at(slice)->floor = steps;
 }
 
 void ServerDesk::count(const Board& board, size_t slice) {
@@ -182,7 +226,8 @@ void ServerDesk::count(const Board& board, size_t slice) {
                    std::memory_order_relaxed);
 }
 
-void ServerDesk::ring_board(const Open& open) {
+void ServerDesk::ring_board(Open& open) {
+  open.rung = false;
   for (size_t column : open.columns) {
     Bell& worker = bell(column);
     const bool main = worker.main_waits.load(std::memory_order_seq_cst) != 0;
@@ -195,89 +240,137 @@ void ServerDesk::ring_all() {
   for (const auto& open : boards_) ring_board(*open);
 }
 
-// `placed`: the value is in the area already.
-void ServerDesk::commit(Open& open, size_t slice, int64_t version, bool placed) {
-  Armed& armed = open.armed[slice];
-  if (armed.has_ledger) {
-    LedgerPlace& place = armed.ledger;
-    char* area = place.unused();
-    const uint64_t rounds = static_cast<uint64_t>(version - place.base);
-    const uint64_t parts = rounds * open.columns.size();
-    const uint64_t head[4] = {place.text.size(), place.value_at, rounds, parts};
-    std::memcpy(area + 8, head, sizeof head);
-    std::memcpy(area + 40, place.text.data(), place.text.size());
-    char* to = area + place.value_at;
-    const auto put = [&to](const char* from, size_t bytes) {
-      copy_bytes(to, from, bytes);
-      to += (bytes + kLedgerAlign - 1) / kLedgerAlign * kLedgerAlign;
-    };
-    if (!placed) put(open.board.value(slice), open.board.layout.bytes(slice));
-    for (const auto& [from, bytes] : armed.update.states) put(from, bytes);
+// Fills the area that is not in use, and makes it count. `placed`: the value is in it already.
+void ServerDesk::write_area(const Track& track, const char* value, size_t bytes, size_t columns,
+                            bool placed) {
+  const LedgerPlace& place = track.ledger;
+  char* area = place.unused();
+  const bool own = track.home.value != nullptr;
+  const uint64_t head[5] = {place.text.size(), place.value_at,
+                            static_cast<uint64_t>(track.rounds), track.rounds * columns,
+                            own ? track.places.size() : 0};
+  std::memcpy(area + 8, head, sizeof head);
+  std::memcpy(area + kAreaHead, place.text.data(), place.text.size());
+  if (own) {
+    char* pair = area + pairs_at(place);
+    for (const Place& one : track.places) {
+      const int64_t words[2] = {static_cast<int64_t>(one.open->columns[0]), one.rounds};
+      std::memcpy(pair, words, kPairBytes);
+      pair += kPairBytes;
+    }
+  }
+  char* to = area + place.value_at;
+  const auto put = [&to](const char* from, size_t size) {
+    copy_bytes(to, from, size);
+    to += (size + kLedgerAlign - 1) / kLedgerAlign * kLedgerAlign;
+  };
+  if (!placed) put(value, bytes);
+  for (const auto& [from, size] : track.update.states) put(from, size);
+}
+
+void ServerDesk::commit(Open& open, size_t slice, bool placed) {
+  Track& track = *open.tracks[slice];
+  const Board& board = open.board;
+  if (track.has_ledger) {
+    const char* value = board.own ? track.home.value : board.value(slice);
+    write_area(track, value, board.layout.bytes(slice), open.columns.size(), placed);
+    LedgerPlace& place = track.ledger;
     // The one store that makes it count.
-    reinterpret_cast<std::atomic<uint64_t>*>(area)->store(++place.sequence,
-                                                          std::memory_order_seq_cst);
+    reinterpret_cast<std::atomic<uint64_t>*>(place.unused())
+        ->store(++place.sequence, std::memory_order_seq_cst);
     place.current = 1 - place.current;
   }
-  open.board.slice(slice).durable.store(version, std::memory_order_seq_cst);
+  board.slice(slice).durable.fetch_add(1, std::memory_order_seq_cst);
 }
 
 // Whether the desk closes the slice's open round.
 bool ServerDesk::takes(const Open& open, size_t slice) const {
-  const Armed& armed = open.armed[slice];
-  return armed.on && open.board.slice(slice).version.load() < armed.update.last;
+  const Track& track = *open.tracks[slice];
+  return track.on && track.rounds < track.update.rounds;
 }
 
 void ServerDesk::close_round(Open& open, size_t slice) {
   const Board& board = open.board;
-  Armed& armed = open.armed[slice];
+  Track& track = *open.tracks[slice];
   // A large sum that is the value goes to the ledger on the way: to read it again costs more.
   const size_t bytes = board.layout.bytes(slice);
-  char* target = armed.update.sum ? armed.update.sum : board.value(slice);
+  char* value = board.own ? track.home.value : board.value(slice);
+  char* target = track.update.sum ? track.update.sum : value;
   char* also = nullptr;
-  if (bytes >= kStreamBytes && armed.has_ledger && !armed.update.sum) {
-    char* place = armed.ledger.unused() + armed.ledger.value_at;
+  if (bytes >= kStreamBytes && track.has_ledger && !track.update.sum) {
+    char* place = track.ledger.unused() + track.ledger.value_at;
     if (can_stream(target) && can_stream(place)) also = place;
   }
-  if (armed.dtype == DType::float32) {
+  if (track.dtype == DType::float32) {
     sum<float>(board, slice, target, also);
   } else {
     sum<double>(board, slice, target, also);
   }
-  const int64_t version = board.slice(slice).version.load() + 1;
-  if (armed.update.sum) {
-    armed.update.run(version - 1 - armed.first);
-    if (armed.update.count) ++*armed.update.count;
+  if (track.update.sum) {
+    track.update.run(track.rounds);
+    if (track.update.count) ++*track.update.count;
   }
+  ++track.rounds;
+  for (Place& place : track.places) place.rounds += place.open == &open && place.slice == slice;
   ++rounds_;
   count(board, slice);
-  if (bytes < kLaterBytes || also) {
-    commit(open, slice, version, also != nullptr);
+  if (board.own || bytes < kLaterBytes || also) {
+    commit(open, slice, also != nullptr);
   } else {
     // After a crash the same pushes give the same value: it may be read before it is durable.
     uncommitted_.emplace_back(&open, slice);
   }
-  board.slice(slice).version.store(version, std::memory_order_seq_cst);
+  if (!board.own) board.slice(slice).version.fetch_add(1, std::memory_order_seq_cst);
+}
+
+// Gives the worker of an own board the value that it waits for; false if it waits for none, or may
+// not read yet.
+bool ServerDesk::release(Open& open, size_t slice) {
+  const Board& board = open.board;
+  Slice& words = board.slice(slice);
+  const int64_t applied = words.durable.load();
+  const int64_t asked = board.asked(slice, 0).load(std::memory_order_seq_cst);
+  if (words.version.load() == applied && words.served.load() == asked) return false;
+  const Track& track = *open.tracks[slice];
+  int64_t slowest = track.floor;
+  for (const Place& place : track.places) {
+    slowest = std::min(slowest, place.open->board.slice(place.slice).durable.load());
+  }
+  if (slowest < applied - track.home.staleness) return false;
+  copy_bytes(board.value(slice), track.home.value, board.layout.bytes(slice));
+  words.served.store(asked, std::memory_order_seq_cst);
+  words.version.store(applied, std::memory_order_seq_cst);
+  return true;
+}
+
+bool ServerDesk::release_all(Open& open) {
+  bool any = false;
+  for (size_t s = 0; open.board.own && s < open.tracks.size(); ++s) any = release(open, s) || any;
+  return any;
 }
 
 // Closes what is complete and armed; `ready`: what is complete and not.
 bool ServerDesk::look(std::vector<Ready>* ready) {
   bool closed = false;
   for (const auto& open : boards_) {
-    bool rung = false;
-    for (size_t s = 0; s < open->armed.size(); ++s) {
+    for (size_t s = 0; s < open->tracks.size(); ++s) {
       if (!open->board.complete(s)) continue;
       if (!takes(*open, s)) {
         ready->push_back({open->number, s});
         continue;
       }
       close_round(*open, s);
-      rung = true;
+      open->rung = closed = true;
     }
-    if (rung) ring_board(*open);
-    closed = closed || rung;
+    if (open->rung && !open->board.own) ring_board(*open);
+  }
+  // Now the clocks of all workers have moved.
+  for (const auto& open : boards_) {
+    if (release_all(*open)) open->rung = closed = true;
+    if (open->rung) ring_board(*open);
   }
   for (auto& [open, slice] : uncommitted_) {
-    commit(*open, slice, open->board.slice(slice).version.load(), false);
+    commit(*open, slice, false);
     ring_board(*open);
   }
   uncommitted_.clear();

@@ -84,10 +84,10 @@ void WorkerLane::join_ended() {
 }
 
 WorkerBoardRef WorkerLane::open(std::shared_ptr<WorkerDesk> desk, Layout layout, char* memory,
-                                size_t column, std::shared_ptr<void> keep) {
+                                size_t column, bool own, std::shared_ptr<void> keep) {
   check(column < layout.columns(), "[lane] expected a column of the board, got ", column);
   auto made = std::make_shared<WorkerBoard>(
-      WorkerBoard{Board{std::move(layout), memory}, column, std::move(desk), std::move(keep)});
+      WorkerBoard{Board{std::move(layout), memory, own}, column, std::move(desk), std::move(keep)});
   return made;
 }
 
@@ -141,12 +141,22 @@ void WorkerLane::stage(Lock& lock, Exchange& exchange) {
   wake_server(exchange);
 }
 
-// The last worker of a round wakes the server, unless it is awake.
+// The value of an own board is that of its worker's last step: others have gone on since then.
+void WorkerLane::ask(Exchange& exchange) const {
+  exchange.asked = true;
+  for (const Piece& piece : exchange.pieces) {
+    const WorkerBoard& board = *piece.board;
+    if (board.board.own) board.board.asked(piece.slice, board.column).fetch_add(1);
+  }
+  wake_server(exchange);
+}
+
+// Whoever gives it something to do wakes the server, unless it is awake.
 void WorkerLane::wake_server(const Exchange& exchange) const {
   for (const Piece& piece : exchange.pieces) {
     const WorkerBoard& board = *piece.board;
     if (board.desk->server_sleeps->load(std::memory_order_seq_cst) == 0) continue;
-    if (!board.board.complete(piece.slice)) continue;
+    if (!board.board.wants(piece.slice)) continue;
     board.desk->server_sleeps->store(0, std::memory_order_seq_cst);
     send(board.desk->channel, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -161,7 +171,10 @@ bool WorkerLane::read(Lock& lock, Exchange& exchange) {
     if (piece.read) continue;
     const WorkerBoard& board = *piece.board;
     const int64_t wanted = board.board.staged(piece.slice, board.column).load();
-    if (board.board.slice(piece.slice).version.load(std::memory_order_seq_cst) < wanted) {
+    const int64_t asked = board.board.asked(piece.slice, board.column).load();
+    const Slice& words = board.board.slice(piece.slice);
+    if (words.version.load(std::memory_order_seq_cst) < wanted ||
+        words.served.load(std::memory_order_seq_cst) < asked) {
       all = false;
       continue;
     }
@@ -190,6 +203,7 @@ bool WorkerLane::advance(Lock& lock, const ExchangeRef& exchange) {
     }
   }
   if (!e.staged) stage(lock, e);
+  if (!e.push && !e.asked) ask(e);
   if (e.staged && (!e.pull || read(lock, e))) {
     remove(exchange);
     return true;

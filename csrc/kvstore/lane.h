@@ -58,6 +58,7 @@ struct Exchange {
 
   // The lane's, under its lock. `staged`: also where nothing is pushed.
   bool staged = false;
+  bool asked = false;  // it only reads, and has asked for the value where a board is its own
   bool busy = false;  // some thread copies for it, without the lock
   bool over = false;  // it has ended or failed, once
   int64_t began_ms = 0;
@@ -77,7 +78,7 @@ class WorkerLane : public std::enable_shared_from_this<WorkerLane> {
   // The server is gone; its boards are retired. Ends the desk's thread, without waiting for it.
   void drop_desk(const std::shared_ptr<WorkerDesk>& desk);
   WorkerBoardRef open(std::shared_ptr<WorkerDesk> desk, Layout layout, char* memory, size_t column,
-                      std::shared_ptr<void> keep);
+                      bool own, std::shared_ptr<void> keep);
 
   // Starts an exchange, on this thread as far as it goes now.
   void submit(const ExchangeRef& exchange);
@@ -116,6 +117,7 @@ class WorkerLane : public std::enable_shared_from_this<WorkerLane> {
   void advance_all(bool helper = false);
   bool advance(Lock& lock, const ExchangeRef& exchange);
   void stage(Lock& lock, Exchange& exchange);
+  void ask(Exchange& exchange) const;
   bool read(Lock& lock, Exchange& exchange);
   void fail(const ExchangeRef& exchange);
   void remove(const ExchangeRef& exchange);

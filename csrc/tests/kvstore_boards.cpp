@@ -241,7 +241,6 @@ class Server {
     place.sequence = sequences[place.current];
     place.value_at = kHead;
     place.text = "some text";
-    place.base = desk_->board(number_).slice(slice).version.load();
     return place;
   }
 
@@ -351,7 +350,8 @@ class Worker {
       desk_memory_ = offer.desk;
     }
     set_board(
-        lane_->open(desk_, Layout(plan.sizes, kWorkers), offer.board.get(), number_, offer.board));
+        lane_->open(desk_, Layout(plan.sizes, kWorkers), offer.board.get(), number_, false,
+                    offer.board));
   }
 
   std::unique_ptr<Under> begin(size_t group) {
@@ -518,7 +518,7 @@ void test_close(int64_t times) {
     float gradient[4] = {1, 2, 3, 4};
     exchange->tags = {tag};
     exchange->pieces.resize(1);
-    exchange->pieces[0].board = lane->open(seen, Layout({16}, 2), memory.get(), 0, memory);
+    exchange->pieces[0].board = lane->open(seen, Layout({16}, 2), memory.get(), 0, false, memory);
     exchange->pieces[0].from = reinterpret_cast<const char*>(gradient);
     lane->submit(exchange);
     std::thread helper([&] { lane->help(tag.get(), 3600000); });  // or it is woken

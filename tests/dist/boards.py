@@ -3,9 +3,10 @@
 The sum of a step replaces the value ('replaced'); or an optimizer adds it in Python ('added'); or
 one that the server's core runs takes it ('updated'), with a momentum of 1 and a schedule, so that
 all numbers are whole and a lost or repeated update, state or rate shows. 'ahead' is 'added', but
-ten steps are asked for at once, and only the last one of them is read.
+ten steps are asked for at once, and only the last one of them is read. 'async' and 'ssp' are of the
+policies of that name: each push takes 1 off, and now and then a value is only read.
 
-    boards.py STEPS OUT_FOLDER replaced|added|updated|ahead [PATIENCE]
+    boards.py STEPS OUT_FOLDER replaced|added|updated|ahead|async|ssp [PATIENCE]
 
 PATIENCE: seconds after which an exchange goes on by messages, if they are to be others.
 """
@@ -41,7 +42,18 @@ def course():
     return found
 
 
-store = mx.kv.create("dist_sync")
+def check_one_by_one(step, found, seen):
+    """Whole updates of each slice ('big' has three), all steps of its own, and no fewer than were
+    seen before."""
+    for number, (values, before) in enumerate(zip(found, seen, strict=True)):
+        assert len(values) <= 3, found
+        assert max(step, before) <= -max(values), (step, found, seen)
+        assert -min(values) <= workers * steps, (step, found, seen)
+        seen[number] = -max(values)
+
+
+one_by_one = kind in ("async", "ssp")
+store = mx.kv.create(f"dist_{kind}" if one_by_one else "dist_sync")
 workers = store.num_workers
 keys = ["small", "big"]
 values = [mx.nd.zeros((3,)), mx.nd.zeros((120_000,))]
@@ -50,18 +62,30 @@ if kind in ("added", "ahead"):
     store.set_optimizer(mx.optimizer.create("test", rescale_grad=1.0))
 if kind == "updated":
     store.set_optimizer(mx.optimizer.SGD(1.0, lr_scheduler=schedule()))
-expected = course()
+if one_by_one:
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1))
+expected, seen = [] if one_by_one else course(), [0, 0]
 progress = open(os.path.join(out_folder, f"steps{store.rank}"), "a", buffering=1)  # noqa: SIM115 - to its end
 for step in range(store.first_step, steps):
     gate.wait(out_folder, step)
     own = step + 1.0 if kind == "replaced" else 1.0
     store.pushpull(keys, [mx.nd.ones(value.shape) * own for value in values], out=values)
-    if kind != "ahead" or step % 10 == 9:
+    if one_by_one:
+        found = [np.unique(value.asnumpy()).tolist() for value in values]
+        check_one_by_one(step + 1, found, seen)
+        if step % 5 == 0:
+            store.pull(keys, values)
+            check_one_by_one(step + 1, [np.unique(v.asnumpy()).tolist() for v in values], seen)
+    elif kind != "ahead" or step % 10 == 9:
         found = [np.unique(value.asnumpy()).tolist() for value in values]
         assert found == [[expected[step]]] * 2, (step, found, expected[step])
     progress.write(f"{os.getpid()} {step}\n")
 lane = store._link.lane
 by_boards = lane.steps if lane is not None else 0
+if one_by_one:
+    store.barrier()
+    store.pull(keys, values)
+    found, expected = [np.unique(v.asnumpy()).tolist() for v in values], [-workers * steps]
 store.close()
 with open(os.path.join(out_folder, f"end{store.rank}"), "w") as file:
     right = found == [[expected[-1]]] * 2

@@ -14,6 +14,7 @@ from jobs_support import COUNT, JOB_SECONDS, STORE_SECONDS, beside, ends, progre
 from mixflow import _rt
 from mixflow.kvstore.job.cluster import Job, JobOptions
 from mixflow.kvstore.options import StoreOptions
+from mixflow.kvstore.protocol.policy import Async, Bounded, Sync
 
 pytest.importorskip("zmq")
 pytestmark = pytest.mark.skipif(
@@ -25,14 +26,15 @@ STEPS = 400
 
 def run(folder, kind, kill=None, workers=2, servers=1, more=()):
     """A job; `kill(job)` runs beside it. Gives its events and each worker's end."""
-    store = StoreOptions(deadline=STORE_SECONDS, repeat=0.1, bound=50_000)
+    policy = {"async": Async(), "ssp": Bounded(2)}.get(kind, Sync())
+    store = StoreOptions(policy=policy, deadline=STORE_SECONDS, repeat=0.1, bound=50_000)
     command = [sys.executable, PROGRAM, str(STEPS), str(folder), kind, *more]
     job = Job(command, JobOptions(workers, servers, store, deadline=JOB_SECONDS))
     assert (beside(job, kill) if kill else job.run()) == 0
     return job.events, ends(folder, workers)
 
 
-@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead"])
+@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead", "async", "ssp"])
 def test_a_steady_job_goes_by_boards(tmp_path, kind):
     # All of it is over within a second: one stop could send the rest by messages.
     _, found = run(tmp_path, kind, workers=3, servers=2, more=["20"])
@@ -42,7 +44,7 @@ def test_a_steady_job_goes_by_boards(tmp_path, kind):
         assert end["by_boards"] > 2 * STEPS
 
 
-@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead"])
+@pytest.mark.parametrize("kind", ["replaced", "added", "updated", "ahead", "async", "ssp"])
 @pytest.mark.parametrize("victim", ["worker1", "server0"])
 @pytest.mark.parametrize("number", range(COUNT))
 def test_whoever_is_killed_every_step_counts_once(tmp_path, kind, victim, number):

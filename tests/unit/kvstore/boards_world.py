@@ -9,7 +9,7 @@ from boards_support import PlacedMemory, TwinDesk, lane_of
 import mixflow as mx
 from mixflow.kvstore.protocol.client import Client
 from mixflow.kvstore.protocol.messages import Ask, Init, Opened
-from mixflow.kvstore.protocol.policy import Sync
+from mixflow.kvstore.protocol.policy import Async, Bounded, Sync
 from mixflow.kvstore.protocol.sharding import Entry, Slice
 from mixflow.kvstore.server.appliers import Optimizing
 from mixflow.kvstore.server.shard import Add, Assign, Shard
@@ -53,7 +53,7 @@ class Worker:
         self.ahead = ahead  #: steps that earlier lives have pushed: others may have gone on by them
         self.name = f"worker{rank}"
         self.client = Client(
-            self.name, rank, lambda key: "server", Sync(), repeat=0.5, first_number=life << 32
+            self.name, rank, lambda key: "server", world.policy, repeat=0.5, first_number=life << 32
         )
         self.client.offers = True
         self.lane, self.twin = lane_of(self.client, world)
@@ -62,6 +62,8 @@ class Worker:
         self.over = self.leaving = self.working = False
         self.step = 0
         self.values = {key: np.zeros(world.workers) for key in world.keys}
+        self.reading = False  #: whether what is under way only reads
+        self.fresh = {}  #: what a read has to see at least, and what reads have seen so far
         if life:
             self.asked = self.client.tell(["server"], Ask, world.now)
         self._flush()
@@ -101,16 +103,18 @@ class Worker:
         if self.asked is not None:
             if not self.asked.done:
                 return
-            self.step = self.client.resume(self.asked.reports, rounds=True)
+            rounds = self.world.policy.rounds
+            self.step = self.client.resume(self.asked.reports, rounds=rounds)
             joined = self.client.join(["server"], self.step, 2 * self.life, self.world.now)
             self.asked = None
             self.exchanges = [Joined(joined)]
         if self.tickets or not all(exchange.over for exchange in self.exchanges):
             return
         if self.working:
-            self.step += 1
-            for values in self.values.values():
-                self.world.check_read(values, self.step, max(self.step, self.ahead))
+            self.step += not self.reading
+            for key, values in self.values.items():
+                self.world.check_read(self, key, values)
+        self.reading = False
         self.exchanges, self.working = [], self.step < self.world.steps
         if self.working:
             self._begin()
@@ -121,6 +125,9 @@ class Worker:
 
     def _begin(self):
         keys = list(self.world.keys)
+        if self.step and self.world.draw.random() < 0.2:
+            self._read(keys)
+            return
         if self.step + 1 < self.world.steps and self.world.draw.random() < 0.05:
             self._push_unread(keys)
         for group in self.world.groups(keys, self.step):
@@ -136,6 +143,23 @@ class Worker:
                 self.tickets.append((ticket, detour, Joined(ticket)))
             else:
                 self.exchanges.append(self.twin.exchange(route, gradients, targets, detour))
+
+    def _read(self, keys):
+        """Reads, without a step."""
+        self.reading = True
+        for key in keys:
+            self.fresh[key] = np.maximum(self.fresh.get(key, 0), self.world.present(key))
+        targets = [self.values[key] for key in keys]
+        detour = Detour(keys, None, targets)
+        route = self.lane.route(tuple(keys))
+        if route is None:
+            self.lane.follow()
+            ticket = self.client.pull(detour.slices, self.world.now)
+            self.exchanges.append(Joined(ticket))
+            self.tickets.append((ticket, detour, Joined(ticket)))
+        else:
+            self.world.reads_by_boards += 1
+            self.exchanges.append(self.twin.exchange(route, None, targets, detour))
 
     def _push_unread(self, keys):
         """A step by messages whose values nobody reads: the next one begins at once."""
@@ -172,8 +196,9 @@ class Left:
 class World:
     """One server, its workers, a bad network between them, and boards. Deterministic by seed."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, policy=None):
         self.draw = draw = random.Random(seed)
+        self.policy = policy = policy or Sync()
         self.workers, self.steps = draw.randrange(1, 4), draw.randrange(4, 12)
         names = [f"key{i}/0" for i in range(draw.randrange(1, 4))]
         self.keys = [
@@ -182,11 +207,14 @@ class World:
         #: Sums replace the value, increments are added in Python, or an optimizer updates.
         self.kind = ("sum", "add", "update")[seed % 3]
         self.summed = self.kind == "sum"
-        self.rule = optimizer_of(seed // 3) if self.kind == "update" else None
+        # Pushes that make updates one by one come in any order: their updates are sums.
+        which = seed // 3 if policy.rounds else 0
+        self.rule = optimizer_of(which) if self.kind == "update" else None
         self.course = course_of(self.rule, self.workers, self.steps)
         self.lossy = draw.random() < 0.5
         self.now, self._number, self.words = 0.0, 0, {}
         self.mail, self._dying, self._failing = [], None, None
+        self.reads_by_boards = 0
         self.by_boards = self.by_desk = 0  #: rounds, and those that a desk closed itself
         self.ledger = PlacedMemory(keep=True)
         self.shard = self._make_shard(0)
@@ -198,7 +226,7 @@ class World:
     def _make_shard(self, incarnation):
         shard = Shard(
             "server",
-            Sync(),
+            self.policy,
             self._applier(),
             workers=self.workers,
             ledger=self.ledger,
@@ -218,10 +246,30 @@ class World:
         made.ahead = self.draw.choice(AHEAD)
         return made
 
-    def check_read(self, values, first, last):
-        """A read sees whole rounds, as many as it may."""
-        assert values.min() == values.max(), "a read sees whole rounds"
-        assert values.max() in self.course[first : last + 1]
+    def check_read(self, worker, key, values):
+        """A read sees whole rounds, as many as it may; or all steps of its worker, and of others
+        what the policy says."""
+        first, last = worker.step, max(worker.step, worker.ahead)
+        if self.policy.rounds:
+            assert values.min() == values.max(), "a read sees whole rounds"
+            assert values.max() in self.course[first : last + 1]
+        elif self.summed:
+            # Messages may overtake each other.
+            assert len(np.flatnonzero(values)) == 1, "a read sees one whole push"
+            assert values[worker.rank] <= last
+        else:
+            counts = values * (1 if self.rule is None else -2)
+            assert first <= counts[worker.rank] <= last, "all steps of its own"
+            assert (counts >= worker.fresh.get(key, 0)).all(), "no read is older than what was"
+            worker.fresh[key] = counts
+            if isinstance(self.policy, Bounded):
+                assert counts.min() >= first - self.policy.staleness, "nobody is too far behind"
+
+    def present(self, key):
+        """Steps of each worker that the server has kept, where its value is a sum."""
+        if self.policy.rounds or self.summed:
+            return 0
+        return self.ledger._slices[key.name][0] * (1 if self.rule is None else -2)
 
     def gradient(self, rank, step):
         mine = np.zeros(self.workers)
@@ -263,8 +311,10 @@ class World:
         old = self.processes[rank]
         self.finish_round()  # the server hears of it between two looks at its boards
         self.shard.lost(old.name, self.now)
-        ahead = max(old.ahead, old.step + old.working)
+        ahead = max(old.ahead, old.step + (old.working and not old.reading))
         self.processes[rank] = Worker(self, rank, old.life + 1, ahead)
+        if not self.policy.rounds:  # what it has seen stays seen
+            self.processes[rank].fresh = old.fresh
 
     def kill_server(self):
         # Boards are told of by the channel that ends here.
@@ -402,9 +452,43 @@ def course_of(rule, size, steps):
 def assert_all_counted_once(world):
     for key in world.keys:
         slot = world.shard.slots[key.name]
+        if not world.policy.rounds:
+            assert_all_steps_taken(world, key, slot)
+            continue
         assert slot.value.tolist() == [world.course[-1]] * world.workers
         states = slot.applier.states(key.name)
         if world.rule is not None:
             assert states["count"].tolist() == [world.steps]
         assert slot.progress.version == world.steps
         assert slot.progress.applied == world.steps * world.workers
+
+
+def assert_all_steps_taken(world, key, slot):
+    steps, workers = world.steps, world.workers
+    if world.summed:
+        assert len(np.flatnonzero(slot.value)) == 1 and slot.value.max() <= steps
+    else:
+        assert slot.value.tolist() == [world.course[-1]] * workers
+    if world.rule is not None:
+        assert slot.applier.states(key.name)["count"].tolist() == [steps * workers]
+    assert slot.progress.version == slot.progress.applied == steps * workers
+    assert set(slot.progress.clocks.values()) == {steps}
+
+
+class Own(World):
+    """A world whose pushes make updates one by one: each worker has boards of its own."""
+
+    def __init__(self, seed):
+        super().__init__(seed, Async() if seed // 3 % 2 else Bounded(seed // 6 % 3))
+
+
+class TornOwn(Own):
+    """One whose server dies between an update and its commit, the first time."""
+
+    torn = False
+
+    def server_dies_here(self):
+        super().server_dies_here()
+        if self.desk.under_way and self.desk.under_way[0].__name__ == "commit" and not self.torn:
+            self.torn = True
+            self.kill_server()

@@ -139,7 +139,7 @@ def test_a_desk_commits_rounds_to_a_ledger_file(desk, size, tmp_path):
     file, record = SliceFile(tmp_path / "a"), {"key": "a"}
     file.write(record, [board.value])
     number = opened(desk, board)
-    desk.arm(number, 0, code(FLOAT), (*file.place([board.value]), 0))
+    desk.arm(number, 0, code(FLOAT), file.place([board.value]))
     for round_ in range(4):
         for column in range(COLUMNS):
             board.stage(column, np.arange(size, dtype=FLOAT) % 5 + column * round_)
@@ -150,7 +150,7 @@ def test_a_desk_commits_rounds_to_a_ledger_file(desk, size, tmp_path):
         assert np.array_equal(value, np.arange(size, dtype=FLOAT) % 5 * COLUMNS + 3 * round_)
         assert np.array_equal(value, board.value)
         assert (board.version, board.durable) == (round_ + 1,) * 2
-        assert kept.since == (round_ + 1, COLUMNS * (round_ + 1))
+        assert kept.since == (round_ + 1, COLUMNS * (round_ + 1), {})
         # The round before is whole beside it: a process may die in the middle of the next one.
         content = (tmp_path / "a").read_bytes()
         capacity = struct.unpack_from("<Q", content, 8)[0]
@@ -179,7 +179,7 @@ def joined(lane, desk, desk_memory, board):
     opened(desk, board)
     seen = lane.add_desk(address_of(desk_memory), 1, -1, desk_memory)
     native = lane.open(
-        seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), 1, board.bytes
+        seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), 1, False, board.bytes
     )
     return native, _rt.core.LaneRoute([(native, 0, 0, 0)])
 
@@ -309,7 +309,13 @@ def test_no_wake_is_lost(desk, desk_memory, board):
         channel = pairs[column][1].fileno()
         seen = lane.add_desk(address_of(desk_memory), column, channel, desk_memory)
         native = lane.open(
-            seen, [SIZE * FLOAT.itemsize], COLUMNS, address_of(board.bytes), column, board.bytes
+            seen,
+            [SIZE * FLOAT.itemsize],
+            COLUMNS,
+            address_of(board.bytes),
+            column,
+            False,
+            board.bytes,
         )
         route = _rt.core.LaneRoute([(native, 0, 0, 0)])
         out, gradient, tag = mx.nd.zeros((SIZE,)), mx.nd.ones((SIZE,)), _rt.core.Tag()

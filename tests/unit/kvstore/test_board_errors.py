@@ -48,7 +48,7 @@ def lane():
 def board(desk, desk_memory, lane, board_memory):
     desk.open(SIZES, address_of(board_memory), [0], [0])
     seen = lane.add_desk(address_of(desk_memory), 0, -1, desk_memory)
-    return lane.open(seen, SIZES, 1, address_of(board_memory), 0, board_memory)
+    return lane.open(seen, SIZES, 1, address_of(board_memory), 0, False, board_memory)
 
 
 @pytest.mark.parametrize(("columns", "versions"), [([BELLS], [0]), ([0], [0, 0])])
@@ -75,7 +75,7 @@ def test_a_desk_sums_floats_only(desk, board_memory):
 def test_a_lane_opens_columns_that_are_there(lane, desk_memory, board_memory):
     seen = lane.add_desk(address_of(desk_memory), 0, -1, desk_memory)
     with pytest.raises(MXNetError, match="expected a column of the board, got 1"):
-        lane.open(seen, SIZES, 1, address_of(board_memory), 1, board_memory)
+        lane.open(seen, SIZES, 1, address_of(board_memory), 1, False, board_memory)
 
 
 def test_a_closed_lane_takes_no_desk(lane, desk_memory):

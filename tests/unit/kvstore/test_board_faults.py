@@ -2,7 +2,7 @@
 
 import pytest
 from boards_support import PlacedMemory, TwinDesk, TwinLane, Words
-from boards_world import Torn, World, assert_all_counted_once
+from boards_world import Own, Torn, TornOwn, World, assert_all_counted_once
 
 from mixflow import _rt
 from mixflow.kvstore.server.appliers import Optimizing
@@ -64,8 +64,8 @@ def kept_without_a_count(patch):
     patch.setattr(
         PlacedMemory,
         "add_rounds",
-        lambda ledger, key, value, states, rounds, parts: made(
-            ledger, key, value, states, rounds - 1, parts
+        lambda ledger, key, value, states, rounds, *counts: made(
+            ledger, key, value, states, rounds - 1, *counts
         ),
     )
 
@@ -84,9 +84,9 @@ def texts_stay_behind(patch):
     """What the desk has closed is not written anew before it closes more: the ledger then tells of
     the rounds since, and not of those before."""
 
-    def arm(lanes, board):
-        board.used = False
-        made(lanes, board)
+    def arm(lanes, name):
+        lanes._ways[name].used = False
+        made(lanes, name)
 
     made = Lanes._arm
     patch.setattr(Lanes, "_arm", arm)
@@ -118,7 +118,44 @@ def updates_not_counted(patch):
 def foreseen_for_ever(patch):
     """The numbers of the last round that was foreseen are used on and on."""
     patch.setattr("boards_world.AHEAD", (2,))
-    patch.setattr("boards_support.Armed.takes", lambda armed, version: True)
+    patch.setattr("boards_support.Armed.takes", lambda armed: True)
+
+
+def nobody_asks(patch):
+    """What only reads takes the value of its worker's last step."""
+    made = TwinLane._ask
+
+    def ask(lane, exchange, boards):
+        asked = [board.words.asked[index] for board, index in boards]
+        ended = made(lane, exchange, boards)
+        for (board, index), before in zip(boards, asked, strict=True):
+            board.words.asked[index] = before
+        return ended
+
+    patch.setattr(TwinLane, "_ask", ask)
+
+
+def clocks_not_kept(patch):
+    """The ledger has the number of updates, and not whose they were."""
+    made = PlacedMemory.add_rounds
+    patch.setattr(
+        PlacedMemory,
+        "add_rounds",
+        lambda ledger, key, value, states, rounds, parts, steps: made(
+            ledger, key, value, states, rounds, parts, {}
+        ),
+    )
+
+
+def shown_too_far_ahead(patch):
+    """A worker gets a value before the slowest one is within the staleness."""
+    made = TwinDesk._track
+    patch.setattr(TwinDesk, "_track", lambda desk, home, bound: made(desk, home, None))
+
+
+def those_by_messages_are_forgotten(patch):
+    """The slowest worker that has no board is not waited for."""
+    patch.setattr(Lanes, "_set_floor", lambda lanes, key: None)
 
 
 FAULTS = [
@@ -135,6 +172,10 @@ FAULTS = [
     ended_before_followed,
     updates_not_counted,
     foreseen_for_ever,
+    nobody_asks,
+    clocks_not_kept,
+    shown_too_far_ahead,
+    those_by_messages_are_forgotten,
 ]
 
 
@@ -153,4 +194,5 @@ def found(kind, seed):
 def test_the_schedules_find_a_fault(fault, monkeypatch):
     assert not found(World, 0)
     fault(monkeypatch)
-    assert any(found(kind, seed) for seed in range(SEEDS) for kind in (World, Torn))
+    kinds = (World, Torn, Own, TornOwn)
+    assert any(found(kind, seed) for seed in range(SEEDS) for kind in kinds)

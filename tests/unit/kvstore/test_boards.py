@@ -4,7 +4,7 @@ import os
 import threading
 
 import pytest
-from boards_world import Torn, World, assert_all_counted_once
+from boards_world import Own, Torn, TornOwn, World, assert_all_counted_once
 from store_support import job, together
 
 import mixflow as mx
@@ -23,6 +23,21 @@ def test_every_push_counts_once_by_boards_and_by_messages(seed):
     assert_all_counted_once(world)
 
 
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_every_push_counts_once_where_each_makes_an_update(seed):
+    world = Own(seed)
+    world.run()
+    assert_all_counted_once(world)
+
+
+def test_an_update_that_was_not_kept_comes_again():
+    worlds = [TornOwn(seed) for seed in range(40) if seed % 3 != 1]  # the desk closes rounds
+    for world in worlds:
+        world.run()
+        assert_all_counted_once(world)
+    assert sum(world.torn for world in worlds) > 10
+
+
 def test_a_round_that_was_read_and_not_kept_comes_again():
     worlds = [Torn(seed) for seed in range(40) if seed % 3 != 1]  # the desk closes rounds
     for world in worlds:
@@ -31,10 +46,12 @@ def test_a_round_that_was_read_and_not_kept_comes_again():
     assert sum(world.torn for world in worlds) > 10
 
 
-def test_boards_are_used_in_these_schedules():
-    runs = [World(seed) for seed in range(24)]
+@pytest.mark.parametrize("kind", [World, Own])
+def test_boards_are_used_in_these_schedules(kind):
+    runs = [kind(seed) for seed in range(24)]
     for world in runs:
         world.run()
+    assert sum(world.reads_by_boards for world in runs) > 20
     assert sum(world.by_boards for world in runs) > 50
     by_desk = {kind: sum(w.by_desk for w in runs if w.kind == kind) for kind in ("sum", "update")}
     assert min(by_desk.values()) > 15

@@ -13,7 +13,14 @@ from mixflow.errors import MXNetError, ParamError
 from mixflow.kvstore.protocol.messages import Done, Init, Values
 from mixflow.kvstore.transport import local
 from mixflow.kvstore.transport.faults import Faults, Mangler
-from mixflow.kvstore.transport.segments import BIG_BYTES, Blocks, Mappings, Reference, Segment
+from mixflow.kvstore.transport.segments import (
+    BIG_BYTES,
+    WORDS,
+    Blocks,
+    Mappings,
+    Reference,
+    Segment,
+)
 
 pytestmark = pytest.mark.skipif(not local.available(), reason="needs memfd")
 
@@ -71,6 +78,31 @@ def test_a_block_is_busy_until_its_reader_has_dropped_it():
     receiver.close()
 
 
+def test_what_lies_in_no_block_arrives_however_large():
+    sender, receiver, blocks = connected()
+    board = np.frombuffer(block(blocks, 1 << 20, 3).data, np.float32, 1 << 20)
+    for _ in range(20):  # more than a block has words for leases
+        assert sender.send([Values("s", 4, {"big": board}, {"big": 1}, 0)])
+        (values,) = receiver.receive()
+        assert np.unique(values.values["big"]).tolist() == [3]
+    board[:] = 7
+    assert np.unique(values.values["big"]).tolist() == [3], "a copy of its own"
+    sender.close()
+    receiver.close()
+
+
+def test_what_many_read_at_once_arrives():
+    sender, receiver, blocks = connected()
+    big, kept = block(blocks, 1 << 20, 3), []
+    for _ in range(WORDS + 3):
+        assert sender.send([Values("s", 4, {"big": big}, {"big": 1}, 0)])
+        (values,) = receiver.receive()
+        kept.append(values)
+    assert all((one.values["big"] == 3).all() for one in kept)
+    sender.close()
+    receiver.close()
+
+
 def test_blocks_are_free_when_nothing_refers_to_them():
     blocks = Blocks()
     first = block(blocks, 10_000, 1)
@@ -86,7 +118,7 @@ def test_blocks_are_free_when_nothing_refers_to_them():
 
 
 def test_what_a_channel_cannot_take_is_told():
-    sender, receiver, _ = connected()
+    receiver, sender, _ = connected()  # who has no leases to give
     assert not sender.send([Init("w", 1, {"k": np.zeros(100_000, "float32")})])
     for _ in range(5_000):
         if not sender.send([Init("w", 1, {"k": np.zeros(BIG_BYTES // 8, "float32")})]):

@@ -68,7 +68,7 @@ def test_damaged_files_are_an_error_of_ours(tmp_path, damage):
     elif damage == "magic":
         data[0] ^= 1
     elif damage == "text":
-        data[HEADER + 40] = 0
+        data[HEADER + 48] = 0
     else:
         data[data.index(b'["<f8", 4]') + 8 :][:1] = b"9"
         at = data.index(b'["<f8", 4]')

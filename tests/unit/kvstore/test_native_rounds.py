@@ -239,4 +239,4 @@ def test_an_update_has_numbers():
     applier, value = applier_of(mx.optimizer.SGD())
     foreseen = replace(applier.foresee("0/0", value), numbers=[])
     with pytest.raises(MXNetError, match="expected numbers of at least one round, got none"):
-        desk.arm(number, 0, code(np.dtype(np.float32)), None, _update(foreseen, 0))
+        desk.arm(number, 0, code(np.dtype(np.float32)), None, _update(foreseen))

@@ -311,7 +311,8 @@ class Fetched(Message):
 class Opened(Message):
     """A board (see `lanes`), to each of its workers on this host: slices with bytes, dtypes and
     versions, workers in the order of its columns; `values` holds the memory of the 'board' and of
-    the server's 'desk'. Not answered: a worker that can't use it goes on by messages."""
+    the server's 'desk'. `own`: its worker's own, whose steps are its versions. Not answered: a
+    worker that can't use it goes on by messages."""
 
     slices: tuple[str, ...] = ()
     sizes: list[int] = field(default_factory=list)
@@ -319,6 +320,7 @@ class Opened(Message):
     versions: list[int] = field(default_factory=list)
     workers: list[int] = field(default_factory=list)
     values: dict[str, Array] = field(default_factory=dict)
+    own: bool = False
 
 
 def arrival(query: Query, sender: str, unknown: list[str], incarnation: int) -> Message:

@@ -120,6 +120,14 @@ class Progress:
         if steps:
             self.ahead[worker] = steps
 
+    def went_on(self, rounds: int, parts: int, steps: Mapping[int, int]) -> None:
+        """So much was closed or applied by who counts only that: steps by worker where clocks are
+        kept."""
+        self.version += rounds
+        self.applied += parts
+        for worker, more in steps.items():
+            self.clocks[worker] = self.clocks.get(worker, 0) + more
+
     def to_json(self) -> dict[str, Any]:
         """The state as plain values, for snapshots."""
         return {

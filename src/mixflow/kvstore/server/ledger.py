@@ -68,10 +68,10 @@ class SharedLedger:
         record, arrays = _record(key, value, states, progress)
         return key in self._files and self._files[key].patch(record, touched, arrays)
 
-    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
+    def place(self, key: str, value: Array, states: Mapping[str, Array], workers: int = 0) -> Any:
         """See `slots.Ledger`: what `SliceFile.place` gives of the slice, if it was committed."""
         arrays = [value, *(states[name] for name in sorted(states))]
-        return self._files[key].place(arrays) if key in self._files else None
+        return self._files[key].place(arrays, workers) if key in self._files else None
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.slice"
@@ -92,8 +92,8 @@ class SharedLedger:
             self._files[record["key"]] = file
             kept = dict(zip(record["states"], states, strict=True))
             progress = Progress.from_json(record["progress"])
-            progress.version += file.since[0]
-            progress.applied += file.since[1]
+            rounds, parts, steps = file.since
+            progress.went_on(rounds, parts, steps)
             yield record["key"], value, kept, progress
 
     def roster(self) -> dict[str, Any] | None:

@@ -213,9 +213,9 @@ class Mirror:
         self._replicator.commit(key, progress.to_json(), arrays, touched, in_rows)
         return True
 
-    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
+    def place(self, key: str, value: Array, states: Mapping[str, Array], workers: int = 0) -> Any:
         """See `Ledger`; what a stand-by has to have can't go another way."""
-        return None if self._replicator.holds else self._ledger.place(key, value, states)
+        return None if self._replicator.holds else self._ledger.place(key, value, states, workers)
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """See `Ledger`."""

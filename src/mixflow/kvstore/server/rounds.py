@@ -7,6 +7,7 @@ repeated request gets the same words.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -93,6 +94,8 @@ class Rounds:
         if message.pull:
             self._reads.park(message, parts, now)
         self.settle(message.gradients, now)
+        if self.lanes is not None:
+            self.lanes.taken(message, now)
         if not (self.prompt() and self._all_confirmed(message)):
             books = self._books
             self._send(message, Received(books.name, message.number, books.incarnation))
@@ -175,13 +178,7 @@ class Rounds:
         books, slot = self._books, self._books.slots[key]
         steps = {part.step for part in parts}
         if not slot.policy.rounds:
-            try:
-                touched = self._apply(key, slot, values, len(parts))
-            except UpdateError as error:
-                self._fail(key, slot, str(error), now)
-                raise
-            slot.policy.admit(slot.progress, parts, books.members)
-            books.commit(key, slot, touched)
+            self._apply_at_once(key, parts, values, now)
             return True
         if len(steps) != 1:
             raise MixflowError(
@@ -196,6 +193,22 @@ class Rounds:
         slot.sums.setdefault(step, Sum(wide(slot.value.dtype))).add(values)
         self._await(slot, step, message)
         return False
+
+    def apply_own(self, key: str, part: Part, values: Array, now: float) -> None:
+        """Takes a push that lies on its worker's own board. One whose update fails is sent again by
+        message, and answered."""
+        with contextlib.suppress(UpdateError):
+            self._apply_at_once(key, (part,), values, now)
+
+    def _apply_at_once(self, key: str, parts: tuple[Part, ...], values: Any, now: float) -> None:
+        books, slot = self._books, self._books.slots[key]
+        try:
+            touched = self._apply(key, slot, values, len(parts))
+        except UpdateError as error:
+            self._fail(key, slot, str(error), now)
+            raise
+        slot.policy.admit(slot.progress, parts, books.members)
+        books.commit(key, slot, touched)
 
     @staticmethod
     def _await(slot: Slot, step: int, message: Message) -> None:
@@ -233,7 +246,7 @@ class Rounds:
         for sender, number in asked:
             books.send(sender, Failed(books.name, number, text))
         if self.lanes is not None:
-            self.lanes.close(None, now)
+            self.lanes.close(now)
 
     def check_updates(self, keys: Iterable[str]) -> None:
         """Refuses slices of which an update has failed.

@@ -88,7 +88,8 @@ class Shard:
         self._catalog = Catalog(self._books, self._reads, Rules(policy, applier, Add()), directory)
         self.rounds = Rounds(self._books, self._reads, decode)
         self._lending = Lending(self._books)
-        self.lanes = self.rounds.lanes = Lanes(self._books, lambda: self.prompt())
+        self.lanes = Lanes(self._books, lambda: self.prompt(), self.rounds.apply_own)
+        self.rounds.lanes = self.lanes
         self._handlers = self._handlers_by_message()
         roster = self._books.ledger.roster()
         if roster is not None:  # goes on from what an earlier process of this shard has committed
@@ -187,7 +188,7 @@ class Shard:
         """Takes the rounds that the desk has closed, and closes those that are complete (board,
         slice). Called before messages are handled."""
         self._books.out = []
-        names = self.lanes.take(ready)
+        names = self.lanes.take(ready, now)
         self.rounds.settle([*self.lanes.absorb(), *names], now)
         self.lanes.publish(names)
         return self._books.out
@@ -232,7 +233,7 @@ class Shard:
         self.rounds.settle(message.values, now)
 
     def _join(self, message: Join, now: float) -> None:
-        self.lanes.close(None, now)
+        self.lanes.close(now)
         self._membership.join(message)
         self.rounds.settle(self.slots, now)
 
@@ -241,15 +242,15 @@ class Shard:
         self._catalog.configure(message)
 
     def _put_states(self, message: PutStates, now: float) -> None:
-        self.lanes.close(None, now)
+        self.lanes.close(now)
         self._catalog.put_states(message)
 
     def _lend(self, message: Lend, now: float) -> None:
-        self.lanes.close(None, now)
+        self.lanes.close(now)
         self._lending.lend(message)
 
     def _leave(self, message: Leave, now: float) -> None:
-        self.lanes.close(None, now)
+        self.lanes.close(now)
         self._membership.leave(message)
         self.rounds.settle(self.slots, now)
 
@@ -280,7 +281,7 @@ class Shard:
                     waiting.remove(reader)
                     books.send(reader.sender, self._timed_out(what, reader, missing))
         if lost:
-            self.lanes.close(None, now)
+            self.lanes.close(now)
             self._membership.give_up(lost)
             self.rounds.settle(self.slots, now)
             for waited in self._lending.freed():

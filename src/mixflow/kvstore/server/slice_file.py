@@ -25,18 +25,23 @@ from ...files import file_error
 from ..protocol.messages import Array
 from ..protocol.touched import Touched
 
-MAGIC = b"MIXFLED2"
+MAGIC = b"MIXFLED3"
 HEADER = 4096
 _HEAD = struct.Struct("<8sQ")  # magic, bytes of an area
 #: Sequence, bytes of the JSON text, where the arrays begin, and what was closed since the text was
-#: written: rounds, parts.
-_AREA = struct.Struct("<5Q")
+#: written: rounds, parts, and workers of which there are steps (worker, steps) behind the text.
+_AREA = struct.Struct("<6Q")
+_STEPS = struct.Struct("<2q")
 _REDO = struct.Struct("<QQ")  # sequence, bytes of the JSON text
 _ALIGN = 64
 #: Room for texts that grow, in bytes.
 _SLACK = 512
 #: Patches larger than this share of an area are written as a whole.
 _PATCH_SHARE = 4
+
+
+#: Rounds, parts, and steps by worker.
+Since = tuple[int, int, dict[int, int]]
 
 
 class SliceFile:
@@ -53,8 +58,9 @@ class SliceFile:
         #: The text of the area in use, if it was written by this process.
         self._text = b""
         self._placed = False
-        #: Rounds and parts that were closed since the record's text was written.
-        self.since = (0, 0)
+        #: Rounds and parts that were closed since the record's text was written, and steps of
+        #: workers where these are counted.
+        self.since: Since = (0, 0, {})
 
     # -- a whole record
 
@@ -95,19 +101,24 @@ class SliceFile:
 
     # -- values that are committed natively
 
-    def place(self, arrays: Sequence[Array]) -> tuple[int, int, int, int, int, bytes] | None:
+    def place(
+        self, arrays: Sequence[Array], workers: int = 0
+    ) -> tuple[int, int, int, int, int, bytes] | None:
         """Where more arrays of the record last written may be committed, natively and by rounds
-        only: addresses of both areas, the one that counts, its sequence number, where the arrays
-        begin, and the text; None where this process has written none, or one of other arrays. The
-        next `write` or `patch` goes on from what was committed there."""
+        (and steps of so many workers) only: addresses of both areas, the one that counts, its
+        sequence number, where the arrays begin, and the text; None where this process has written
+        none, or one of other arrays, or has no room. The next `write` or `patch` goes on from what
+        was committed there."""
         if self._map is None or not self._text:
             return None
         if self._shapes != [(array.dtype.str, array.size) for array in arrays]:
             return None
+        begin = _AREA.unpack_from(self._map, self._start(self._current))[2]
+        if _steps_at(len(self._text)) + workers * _STEPS.size > begin:
+            return None
         self._placed = True
         address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         first, second = (address + self._start(area) for area in (0, 1))
-        begin = _AREA.unpack_from(self._map, self._start(self._current))[2]
         return first, second, self._current, self._sequence, begin, self._text
 
     def _follow(self) -> None:
@@ -210,7 +221,7 @@ class SliceFile:
             target += _aligned(size * dtype.itemsize)
         self._map[area + _AREA.size : area + _AREA.size + length] = text
         struct.pack_into("<Q", self._map, area + 8, length)
-        struct.pack_into("<QQ", self._map, area + 24, 0, 0)
+        struct.pack_into("<3Q", self._map, area + 24, 0, 0, 0)
         struct.pack_into("<Q", self._map, area, sequence)
         self._sequence = sequence
 
@@ -241,10 +252,14 @@ class SliceFile:
         assert self._map is not None
         start = self._start(self._current)
         end = start + self._capacity
-        _, length, begin, rounds, parts = _AREA.unpack_from(self._map, start)
-        self.since = (rounds, parts)
+        _, length, begin, rounds, parts, workers = _AREA.unpack_from(self._map, start)
         at = start + _AREA.size
         content = json.loads(bytes(self._map[at : min(at + length, end)]))
+        at = _steps_at(length)
+        if at + workers * _STEPS.size > min(begin, self._capacity):
+            raise FormatError(f"[ledger] expected steps of {workers} workers in {self.path}")
+        pairs = self._map[start + at : start + at + workers * _STEPS.size]
+        self.since = (rounds, parts, dict(_STEPS.iter_unpack(pairs)))
         at = start + begin
         arrays = []
         for code, size in content["arrays"]:
@@ -286,6 +301,11 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
 
+def _steps_at(length: int) -> int:
+    """Where the steps of workers are in an area with so long a text."""
+    return -(-(_AREA.size + length) // 8) * 8
+
+
 def _begin(text: bytes) -> int:
     """Where the arrays of an area begin."""
     return _aligned(_AREA.size + len(text) + _SLACK)
@@ -293,7 +313,7 @@ def _begin(text: bytes) -> int:
 
 def _fill(view: memoryview, start: int, text: bytes, arrays: list[Array]) -> None:
     """Writes an area but for its sequence number."""
-    struct.pack_into("<4Q", view, start + 8, len(text), _begin(text), 0, 0)
+    struct.pack_into("<5Q", view, start + 8, len(text), _begin(text), 0, 0, 0)
     view[start + _AREA.size : start + _AREA.size + len(text)] = text
     at = start + _begin(text)
     for array in arrays:

@@ -74,9 +74,10 @@ class Ledger(Protocol):
         """`commit` of which value and states are given as the rows that were touched since the
         last one (`Touched.of`), states of other sizes in full. False: it takes a `commit`."""
 
-    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
+    def place(self, key: str, value: Array, states: Mapping[str, Array], workers: int = 0) -> Any:
         """Where such values and states may be committed from now on by who knows the form
-        (`ledger.SliceFile.place`), until the next `commit`; None where that can't be."""
+        (`ledger.SliceFile.place`), until the next `commit`, with the steps of so many workers; None
+        where that can't be."""
 
     def commit_roster(self, roster: dict[str, Any]) -> None:
         """Makes the membership and the settings the durable ones (plain JSON values)."""
@@ -126,7 +127,7 @@ class Memory:
         self._slices[key] = (kept, kept_states, progress.to_json())
         return True
 
-    def place(self, key: str, value: Array, states: Mapping[str, Array]) -> Any:
+    def place(self, key: str, value: Array, states: Mapping[str, Array], workers: int = 0) -> Any:
         """Nowhere."""
         return None
 

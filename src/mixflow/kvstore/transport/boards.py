@@ -73,8 +73,19 @@ class ServerBoards:
         found: list[tuple[int, int]] = self._native.serve(others, channels, milliseconds)
         return found
 
+    def home(self, value: Array) -> Array:
+        """See `lanes.Desk`."""
+        memory = self._blocks.empty(max(value.nbytes, BIG_BYTES), np.uint8)
+        made = _view(memory, 0, value)
+        made[...] = value
+        return made
+
     def open(
-        self, values: Mapping[str, Array], versions: Mapping[str, int], senders: Mapping[int, str]
+        self,
+        values: Mapping[str, Array],
+        versions: Mapping[str, int],
+        senders: Mapping[int, str],
+        bounds: Sequence[int | None] | None = None,
     ) -> Board | None:
         """See `lanes.Desk`."""
         channels = [self._channel_of(sender) for sender in senders.values()]
@@ -90,7 +101,10 @@ class ServerBoards:
         for view, value in zip(views, values.values(), strict=True):
             view[...] = value
         first = [versions[name] for name in names]
-        number = self._native.open(sizes, address_of(memory), list(workers), first)
+        own = bounds is not None
+        places_of = [address_of(value) for value in values.values()]
+        homes = list(zip(places_of, bounds, strict=True)) if bounds is not None else []
+        number = self._native.open(sizes, address_of(memory), list(workers), first, homes)
         made = Board(
             number,
             names,
@@ -101,11 +115,12 @@ class ServerBoards:
                 [_view(memory, at, value) for at in columns]
                 for columns, value in zip(gradients, values.values(), strict=True)
             ],
+            own,
         )
         self._boards[number] = memory
         arrays = {"board": memory, "desk": self._memory}
         dtypes = [value.dtype.str for value in values.values()]
-        said = Opened(self._name, 0, names, sizes, dtypes, first, list(workers), arrays)
+        said = Opened(self._name, 0, names, sizes, dtypes, first, list(workers), arrays, own)
         if not all(channel is not None and channel.send([said]) for channel in channels):
             self.close(made)
             return None
@@ -116,13 +131,10 @@ class ServerBoards:
         self._native.close(board.number)
         del self._boards[board.number]
 
-    def arm(
-        self, board: Board, index: int, ledger: Sequence[Any], version: int, foreseen: Foreseen
-    ) -> None:
+    def arm(self, board: Board, index: int, ledger: Sequence[Any], foreseen: Foreseen) -> None:
         """See `lanes.Desk`."""
-        place = (*ledger, version) if ledger else None
         dtype = code(board.values[index].dtype)
-        self._native.arm(board.number, index, dtype, place, _update(foreseen, version))
+        self._native.arm(board.number, index, dtype, ledger or None, _update(foreseen))
 
     def disarm(self, board: Board, index: int) -> None:
         """See `lanes.Desk`."""
@@ -132,21 +144,25 @@ class ServerBoards:
         """See `lanes.Desk`."""
         self._native.publish(board.number, index, version, durable)
 
-    def version(self, board: Board, index: int) -> int:
+    def set_floor(self, board: Board, index: int, steps: int) -> None:
         """See `lanes.Desk`."""
-        return int(self._native.words(board.number, index)[0])
+        self._native.set_floor(board.number, index, steps)
+
+    def closed(self, board: Board, index: int) -> int:
+        """See `lanes.Desk`."""
+        version, durable = self._native.words(board.number, index)
+        return int(durable if board.own else version)
 
     def ring(self) -> None:
         """See `lanes.Desk`."""
         self._native.ring()
 
 
-def _update(foreseen: Foreseen, version: int) -> tuple[Any, ...] | None:
+def _update(foreseen: Foreseen) -> tuple[Any, ...] | None:
     """What the core takes for an update; None for a sum."""
     if foreseen.bound is None:
         return None
     assert foreseen.count is not None
-    last = None if foreseen.rounds is None else version + foreseen.rounds
     states = [foreseen.states[name] for name in sorted(foreseen.states)]
     return (
         foreseen.bound,
@@ -154,7 +170,7 @@ def _update(foreseen: Foreseen, version: int) -> tuple[Any, ...] | None:
         foreseen.numbers,
         [(address_of(state), state.nbytes) for state in states],
         address_of(foreseen.count),
-        last,
+        foreseen.rounds,
         states,
     )
 

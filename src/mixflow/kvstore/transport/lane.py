@@ -109,7 +109,13 @@ class Lane:
                 address_of(desk), client.worker, channel, desk
             )
         native = self._native.open(
-            self._desks[server], message.sizes, columns, address_of(memory), column, memory
+            self._desks[server],
+            message.sizes,
+            columns,
+            address_of(memory),
+            column,
+            message.own,
+            memory,
         )
         areas = zip(places, message.sizes, message.dtypes, strict=True)
         mine = [
