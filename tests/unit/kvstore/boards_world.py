@@ -1,14 +1,14 @@
 """One server, its workers, a bad network and boards: processes that die between any two stores."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from boards_support import PlacedMemory, TwinDesk, lane_of
 
 import mixflow as mx
 from mixflow.kvstore.protocol.client import Client
-from mixflow.kvstore.protocol.messages import Ask, Init, Opened
+from mixflow.kvstore.protocol.messages import Ask, Init, Opened, Values
 from mixflow.kvstore.protocol.policy import Async, Bounded, Sync
 from mixflow.kvstore.protocol.sharding import Entry, Slice
 from mixflow.kvstore.server.appliers import Optimizing
@@ -339,6 +339,9 @@ class World:
 
     def send(self, outgoing):
         for to, message in outgoing:
+            if isinstance(message, Values):  # as they are now: arrays are the shard's own
+                values = {key: value.copy() for key, value in message.values.items()}
+                message = replace(message, values=values)
             self.post(to, message)
 
     def deliver(self):

@@ -85,7 +85,7 @@ def texts_stay_behind(patch):
     the rounds since, and not of those before."""
 
     def arm(lanes, name):
-        lanes._ways[name].used = False
+        lanes._behind.discard(name)
         made(lanes, name)
 
     made = Lanes._arm

@@ -69,12 +69,11 @@ class Opened:
 class Way:
     """A slice that goes by boards: which (its index, by the board's number), and who closes rounds.
 
-    `armed`: the desk does. `used`: it has done so. `plain`: it can't, by the settings.
+    `armed`: the desk does. `plain`: it can't, by the settings.
     """
 
     boards: dict[int, int] = field(default_factory=dict)
     armed: bool = False
-    used: bool = False
     plain: bool = False
 
 
@@ -84,6 +83,9 @@ class Desk(Protocol):
     @property
     def rounds(self) -> int:
         """Rounds that the desk has closed by itself."""
+
+    def reaches(self, senders: Mapping[int, str]) -> bool:
+        """Whether these workers can have a board."""
 
     def home(self, value: Array) -> Array:
         """A copy of a slice's value for own boards, in memory that no answer refers to."""
@@ -149,6 +151,8 @@ class Lanes:
         self._offers: dict[str, dict[int, str]] = {}
         self._boards: dict[int, Opened] = {}
         self._ways: dict[str, Way] = {}
+        #: Slices of which the desk may have closed rounds that the ledger's text does not tell of.
+        self._behind: set[str] = set()
         #: Slices whose rounds the desk might close, and does not yet.
         self._idle: dict[str, None] = {}
         #: By the workers of a board: how long the next one waits, and until when.
@@ -234,6 +238,8 @@ class Lanes:
         if not self._may_open(senders, now):
             return
         assert self.desk is not None
+        if not self.desk.reaches(senders):
+            return
         slots = self._books.slots
         for name in names if own else ():
             if name in self._ways:
@@ -327,6 +333,7 @@ class Lanes:
             more = sum(self._advance(slot, number, index) for number, index in way.boards.items())
             if more > 0:
                 slot.applier.followed(name, more)
+                self._behind.add(name)
                 self.rounds += more
                 self._moved.append(name)
 
@@ -421,8 +428,9 @@ class Lanes:
         self._idle[name] = None
         if not (books.capture.quiet and books.is_durable(name)):
             return
-        if way.used:  # the ledger's text must tell of what the desk has closed so far
+        if name in self._behind:  # on whatever board: what the desk commits adds to the text
             books.commit(name, books.slots[name])
+            self._behind.remove(name)
         del self._idle[name]
         number, index = next(iter(way.boards.items()))
         board = self._boards[number]
@@ -432,7 +440,7 @@ class Lanes:
             return
         foreseen, place = found
         self.desk.arm(board, index, place, foreseen)
-        way.armed = way.used = True
+        way.armed = True
 
     def _foreseen(self, name: str, workers: int) -> tuple[Foreseen, Any] | None:
         """How the desk may close rounds of a slice, and where the ledger takes them (() for

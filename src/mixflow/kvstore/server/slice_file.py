@@ -107,14 +107,15 @@ class SliceFile:
         """Where more arrays of the record last written may be committed, natively and by rounds
         (and steps of so many workers) only: addresses of both areas, the one that counts, its
         sequence number, where the arrays begin, and the text; None where this process has written
-        none, or one of other arrays, or has no room. The next `write` or `patch` goes on from what
-        was committed there."""
+        none, or one of other arrays, where there is no room, or where the text does not tell of
+        all. The next `write` or `patch` goes on from what was committed there."""
         if self._map is None or not self._text:
             return None
         if self._shapes != [(array.dtype.str, array.size) for array in arrays]:
             return None
-        begin = _AREA.unpack_from(self._map, self._start(self._current))[2]
-        if _steps_at(len(self._text)) + workers * _STEPS.size > begin:
+        self._follow()
+        _, _, begin, *since = _AREA.unpack_from(self._map, self._start(self._current))
+        if any(since) or _steps_at(len(self._text)) + workers * _STEPS.size > begin:
             return None
         self._placed = True
         address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]

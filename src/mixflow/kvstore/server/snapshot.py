@@ -107,7 +107,7 @@ class Capture:
         if number in self._marks or number in self._taken or number in self.late:
             return
         if not self.rounds:
-            self._marks.add(number)
+            self._taken.add(number)
             captured = Captured(number, roster=shard.roster())
             for key in shard.slots:
                 captured.slices[key] = _record(shard, key)

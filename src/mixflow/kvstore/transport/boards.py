@@ -73,6 +73,10 @@ class ServerBoards:
         found: list[tuple[int, int]] = self._native.serve(others, channels, milliseconds)
         return found
 
+    def reaches(self, senders: Mapping[int, str]) -> bool:
+        """See `lanes.Desk`."""
+        return max(senders) < BELLS and all(map(self._channel_of, senders.values()))
+
     def home(self, value: Array) -> Array:
         """See `lanes.Desk`."""
         memory = self._blocks.empty(max(value.nbytes, BIG_BYTES), np.uint8)
@@ -89,8 +93,6 @@ class ServerBoards:
     ) -> Board | None:
         """See `lanes.Desk`."""
         channels = [self._channel_of(sender) for sender in senders.values()]
-        if max(senders) >= BELLS or None in channels:
-            return None
         names, workers = tuple(values), tuple(senders)
         sizes = [value.nbytes for value in values.values()]
         total, places, gradients = self._core.lane_layout(sizes, len(workers))

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...errors import FormatError
 from ..protocol import wire
-from ..protocol.messages import Array, Message
+from ..protocol.messages import Array, Message, Opened
 from .segments import BIG_BYTES, Blocks, Mappings, Reference, available
 
 MAGIC = 0x4D58464C01
@@ -149,7 +149,7 @@ class Channel:
             for array in arrays:
                 found = None
                 if array.nbytes >= BIG_BYTES:
-                    found = self._reference(array)
+                    found = self._reference(array, not isinstance(message, Opened))
                 if found is None:
                     numbers += (0, 0, array.nbytes, 0)
                     inline.append(wire.bytes_of(array))
@@ -162,12 +162,12 @@ class Channel:
         numbers[1] = len(numbers)
         return b"".join([struct.pack(f"<{len(numbers)}q", *numbers), *inline]), fresh
 
-    def _reference(self, array: Array) -> Reference | None:
+    def _reference(self, array: Array, may_copy: bool) -> Reference | None:
         """Where the peer finds an array. With leases it always does: what lies on a board, or is
-        read by too many, gets a copy, which the lease keeps."""
+        read by too many, gets a copy, which the lease keeps. Of shared words a copy is none."""
         reader = self if self._leases else None
         found = self._blocks.reference(array, reader)
-        if found is None and reader is not None:
+        if found is None and reader is not None and may_copy:
             made = self._blocks.empty(array.size, array.dtype)
             made[...] = array.reshape(-1)
             found = self._blocks.reference(made, reader)
