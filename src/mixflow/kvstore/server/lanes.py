@@ -151,8 +151,8 @@ class Lanes:
         self._offers: dict[str, dict[int, str]] = {}
         self._boards: dict[int, Opened] = {}
         self._ways: dict[str, Way] = {}
-        #: Slices of which the desk may have closed rounds that the ledger's text does not tell of.
-        self._behind: set[str] = set()
+        #: Slices whose text in the ledger is of this process and tells of all that was closed.
+        self._told: set[str] = set()
         #: Slices whose rounds the desk might close, and does not yet.
         self._idle: dict[str, None] = {}
         #: By the workers of a board: how long the next one waits, and until when.
@@ -333,7 +333,7 @@ class Lanes:
             more = sum(self._advance(slot, number, index) for number, index in way.boards.items())
             if more > 0:
                 slot.applier.followed(name, more)
-                self._behind.add(name)
+                self._told.discard(name)
                 self.rounds += more
                 self._moved.append(name)
 
@@ -428,9 +428,9 @@ class Lanes:
         self._idle[name] = None
         if not (books.capture.quiet and books.is_durable(name)):
             return
-        if name in self._behind:  # on whatever board: what the desk commits adds to the text
+        if name not in self._told:  # what the desk commits adds to the text
             books.commit(name, books.slots[name])
-            self._behind.remove(name)
+            self._told.add(name)
         del self._idle[name]
         number, index = next(iter(way.boards.items()))
         board = self._boards[number]
