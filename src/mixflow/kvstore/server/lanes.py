@@ -67,14 +67,11 @@ class Opened:
 
 @dataclass
 class Way:
-    """A slice that goes by boards: which (its index, by the board's number), and who closes rounds.
-
-    `armed`: the desk does. `plain`: it can't, by the settings.
-    """
+    """A slice that goes by boards: which (its index, by the board's number), and whether the desk
+    closes its rounds."""
 
     boards: dict[int, int] = field(default_factory=dict)
     armed: bool = False
-    plain: bool = False
 
 
 class Desk(Protocol):
@@ -406,10 +403,9 @@ class Lanes:
 
     def forget(self) -> None:
         """Nothing is foreseen any more: a setting is to change."""
-        for name, way in self._ways.items():
+        for name in self._ways:
             self._disarm(name)
-            way.plain = False
-            self._idle[name] = None
+            self._idle[name] = None  # also where the desk could not, by the setting so far
 
     def _disarm(self, name: str) -> None:
         way = self._ways[name]
@@ -435,8 +431,7 @@ class Lanes:
         number, index = next(iter(way.boards.items()))
         board = self._boards[number]
         found = self._foreseen(name, len(way.boards) if board.own else 0)
-        if found is None:
-            way.plain = True
+        if found is None:  # until a setting changes
             return
         foreseen, place = found
         self.desk.arm(board, index, place, foreseen)

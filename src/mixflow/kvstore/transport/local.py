@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import FormatError
 from ..protocol import wire
+from ..protocol.merging import copied
 from ..protocol.messages import Array, Message, Opened
 from .segments import BIG_BYTES, Blocks, Mappings, Reference, available
 
@@ -168,9 +169,7 @@ class Channel:
         reader = self if self._leases else None
         found = self._blocks.reference(array, reader)
         if found is None and reader is not None and may_copy:
-            made = self._blocks.empty(array.size, array.dtype)
-            made[...] = array.reshape(-1)
-            found = self._blocks.reference(made, reader)
+            found = self._blocks.reference(copied(self._blocks, array), reader)
         return found
 
     def _put(self, data: bytes, fresh: list[int]) -> None:
